@@ -1,6 +1,6 @@
 """Limits of control groups (v1 and v2, with made-up files) bound the memory of `fit`.
 
-`tests/unit/service/core/processes/test_resources.py` tests how groups and limits are found.
+`tests/unit/service/core/processes/test_processes.py` tests how groups and limits are found.
 """
 
 from pathlib import Path

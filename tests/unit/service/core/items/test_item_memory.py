@@ -1,4 +1,4 @@
-"""Items are found by id, text and vector; puts and deletions leave earlier memories unchanged."""
+"""Items are found by id, text and vector and fused with queries; earlier memories never change."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from service.core.items.fusion import OnnxFusion, fused
 from service.core.items.item_memory import ItemMemory
 from service.core.text_identity import identity
 from service.core.types import NewItem
 from tests.support.tiny.items import item_files_of, with_projected
+from tests.support.vectors import units
 
 IDS = ["a", "b", "c"]
 TEXTS = ["First  Thing", "second thing", "third thing"]
@@ -28,13 +30,6 @@ def memory(tmp_path: Path) -> ItemMemory:
 def nearest_ids(memory: ItemMemory, vector: np.ndarray, count: int) -> list[str]:
     _, places = memory.nearest(vector[None].astype(np.float32), count)
     return [memory.id_at(place) for place in places]
-
-
-def test_an_item_is_found_by_id_and_by_text(memory: ItemMemory) -> None:
-    assert memory.find("b") == 1
-    assert memory.find("z") is None
-    assert memory.find_text("first thing") == 0
-    assert memory.find_text("fourth thing") is None
 
 
 def test_the_nearest_descend(memory: ItemMemory) -> None:
@@ -95,3 +90,22 @@ def test_a_text_without_id_belongs_to_the_item_with_this_text(memory: ItemMemory
     larger = memory.put(new.id, new.text, *with_projected(unit(3)))
     assert larger.identified(NewItem(id="", text="a")).id == "a~2"
     assert memory.identified(NewItem(id="", text="\ufdfa" * 2048)).id == identity("\ufdfa" * 2048)
+
+
+def test_other_queries_do_not_change_how_a_query_is_fused(tmp_path: Path) -> None:
+    ids = [str(number) for number in range(20)]
+    keys = units(20, seed=1).astype(np.float16)
+    memory, queries = ItemMemory.of(item_files_of(tmp_path, ids, ids, keys)), units(9, seed=3)
+    fusion = OnnxFusion(memory.base.files.fusion)
+    together = fused(memory, fusion, queries)
+    for row in range(len(queries)):
+        alone = fused(memory, fusion, queries[row : row + 1])
+        assert np.array_equal(alone.vectors[0], together.vectors[row])
+        assert np.array_equal(alone.similarities[0], together.similarities[row])
+
+
+def test_without_items_or_queries_nothing_changes(tmp_path: Path) -> None:
+    empty = ItemMemory.of(item_files_of(tmp_path, [], [], np.zeros((0, 8), np.float16)))
+    fusion, queries = OnnxFusion(tmp_path), units(2, seed=5)
+    assert np.array_equal(fused(empty, fusion, queries).vectors, queries)
+    assert fused(empty, fusion, queries[:0]).vectors.shape == (0, 8)

@@ -1,10 +1,12 @@
 """Logs in both databases: creation, appending, reading, sharing, and idempotency keys."""
 
 import logging
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import numpy as np
 import pytest
@@ -242,7 +244,32 @@ def test_expired_keys_are_deleted_a_few_at_a_time(
     assert place.tamper(left) == [("b",), ("e",)]
 
 
-# Sharing by threads; `tests/integration/memory/test_label_log_processes.py` tests processes
+# Sharing by processes and threads ---------------------------------------------------------
+
+
+def test_processes_that_append_at_once_agree_on_one_gapless_order(place: Place) -> None:
+    """The processes also create the log at the same moment."""
+    command = [sys.executable, "-m", "tests.support.label_logs", str(place.state)]
+    names = ["p0", "p1", "p2", "p3"]
+    processes = [
+        Popen([*command, name, "100"], stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
+        for name in names
+    ]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        _, errors = process.communicate(timeout=120)
+        assert (process.returncode, errors) == (0, "")
+    with closing(place.open()) as log:
+        events = list(log.read())  # raises if a number is missing
+    assert [event.sequence for event in events] == list(range(1, 401))
+    for name in names:
+        own = [event.body["id"] for event in events if event.body["id"].startswith(f"{name}-")]
+        assert own == [f"{name}-{number}" for number in range(100)]
 
 
 def test_threads_of_one_process_take_turns(log: LabelLog) -> None:

@@ -36,20 +36,6 @@ def shape(plans: tuple[SegmentPlan, ...]) -> list[tuple[int, int, int]]:
     return [(plan.first, plan.stop, plan.level) for plan in plans]
 
 
-def test_full_blocks_by_hand() -> None:
-    """Merging works like counting in base 3, here up to 1, 2, 3, 4 and 9 blocks."""
-    one = plan_merges((), blocks(0, 1), alive_rows=EVERY_ROW, fan_out=3)
-    two = plan_merges(one, blocks(1, 2), alive_rows=EVERY_ROW, fan_out=3)
-    three = plan_merges(two, blocks(2, 3), alive_rows=EVERY_ROW, fan_out=3)
-    four = plan_merges(three, blocks(3, 4), alive_rows=EVERY_ROW, fan_out=3)
-    nine = plan_merges(four, blocks(4, 9), alive_rows=EVERY_ROW, fan_out=3)
-    assert shape(one) == [(0, 10, 0)]
-    assert shape(two) == [(0, 10, 0), (10, 20, 0)]
-    assert shape(three) == [(0, 30, 1)]
-    assert shape(four) == [(0, 30, 1), (30, 40, 0)]
-    assert shape(nine) == [(0, 90, 2)]
-
-
 def test_a_plan_that_does_not_change_is_the_same_object() -> None:
     """A segment that is being built for the plan can then still be attached."""
     plans = plan_merges((), blocks(0, 3), alive_rows=EVERY_ROW, fan_out=4)

@@ -4,7 +4,6 @@ A deleted label is gone with its rows and votes; posted again, it is a new label
 one row, which votes for all labels ever clicked for it.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,11 +17,10 @@ from service.core.index import device_segment
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.row_ownership import NEWEST_QUERIES
-from service.core.types import NewLabel, Role, RowKind
+from service.core.types import NewLabel, Role
 from tests.support.changes import ENCODER, click, delete, put, seal
 from tests.support.device.scan_device import HostScanDevice
 from tests.support.histories.memory import run_histories
-from tests.support.tiny.bundles import LABELS, Catalogue
 from tests.support.views import retrieved_texts, voting_texts
 
 KAYAK = NewLabel(id="kayak", text="sea kayak", queries=("paddle", "boat for one"))
@@ -33,30 +31,6 @@ TENT = NewLabel(id="tent", text="dome tent", queries=("tent for winter",))
 def memory(trigram_bundle: Bundle) -> KnowledgeMemory:
     """A memory with blocks of three rows: a label with two queries fills one."""
     return KnowledgeMemory(trigram_bundle, MemoryLimits(live_rows=50, seal_rows=3))
-
-
-def test_votes_of_every_row_by_hand(memory: KnowledgeMemory) -> None:
-    """Columns: 0 boots, 1 bottle, 2 lamp, 3 shoes, 4 stove, 5 tent."""
-    columns, counts = memory.view.votes(np.array([1, 4, 13, 3]))  # [trail, nothing, tent, light]
-    assert counts.tolist() == [2, 0, 1, 2]
-    assert columns.tolist() == [3, 0, 5, 2, 5]
-    assert [len(found) for found in memory.view.votes(np.zeros(0, np.int64))] == [0, 0]
-    deleted = memory.apply([delete(1, "boots")])
-    columns, counts = deleted.votes(np.array([1, 3, 7, 0]))  # [trail, light, winter boots, shoes]
-    assert columns.tolist() == [3, 2, 5, 3]
-    assert counts.tolist() == [1, 2, 0, 1]
-
-
-def test_a_memory_of_labels_only_votes_by_its_identity_block(
-    make_bundle: Callable[..., Path],
-) -> None:
-    bundle = open_bundle(make_bundle(Catalogue(instances={}), encoder=ENCODER))
-    view = KnowledgeMemory(bundle).view
-    columns, counts = view.votes(np.arange(len(LABELS)))
-    assert columns.tolist() == list(range(len(LABELS)))
-    assert counts.tolist() == [1] * len(LABELS)
-    assert retrieved_texts(view, "tent", kind=RowKind.INSTANCE) == []
-    assert len(retrieved_texts(view, "tent")) == len(LABELS)
 
 
 def test_versions_go_on_from_the_bundles_even_if_nothing_changes(trigram_bundle: Bundle) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from service.core.bundle.bundle import Bundle
-from service.core.errors import UnknownLabel
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.label_table import LabelTable
 from service.core.page_cursor import PageCursor
@@ -18,22 +17,6 @@ from tests.support.tiny.bundles import LABELS
 @pytest.fixture
 def table(trigram_bundle: Bundle) -> LabelTable:
     return KnowledgeMemory(trigram_bundle).view.labels
-
-
-def test_the_bundles_labels_are_found_by_id_and_by_column(table: LabelTable) -> None:
-    assert table.columns == len(LABELS)
-    for column, (label_id, text) in enumerate(LABELS.items()):
-        assert table.column(label_id) == column
-        assert table.id_at(column) == label_id
-        assert table.at(column) == table.require(label_id)
-        assert table.at(column) == Label(index=column, id=label_id, text=text)
-
-
-def test_an_unknown_id_is_none_or_an_error(table: LabelTable) -> None:
-    assert table.column("kayak") is None
-    assert table.get("kayak") is None
-    with pytest.raises(UnknownLabel, match="'kayak'"):
-        table.require("kayak")
 
 
 @pytest.mark.parametrize(("label_id", "column"), [("kayak", 6), ("tent", 5)])

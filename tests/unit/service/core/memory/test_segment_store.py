@@ -4,9 +4,7 @@ Most tests build in this process, which is faster than a child.
 """
 
 import os
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,10 +14,10 @@ import orjson
 import pytest
 
 from service.core.errors import DeviceUnavailable, SealError
-from service.core.index.frozen_segment import build_segment
+from service.core.index import frozen_segment
 from service.core.index.libraries import IndexParameters
-from service.core.memory import segment_store
-from service.core.memory.build_segment import build_measured
+from service.core.index.protocol import Progress
+from service.core.memory import build_segment, segment_store
 from service.core.memory.segment_store import (
     FACTS,
     INDEX,
@@ -29,6 +27,7 @@ from service.core.memory.segment_store import (
     late_after,
 )
 from service.core.processes.low_priority import LowPriorityChild
+from tests.support.children import child_processes
 from tests.support.device.scan_device import HostScanDevice
 from tests.support.disks import SmallDisk
 from tests.support.disks import small_disk as small_disk
@@ -63,7 +62,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     def build(_child: LowPriorityChild, command: list[str], *, seconds: float) -> str:
         job = Path(command[-1])
-        build_measured(np.load(job / VECTORS), PARAMETERS, job, lambda rows: None)
+        build_segment.build_measured(np.load(job / VECTORS), PARAMETERS, job, lambda rows: None)
         built.append(job)
         return ""
 
@@ -90,14 +89,6 @@ def test_a_segment_says_what_its_graph_finds(folder: Path, key: str) -> None:
     facts = orjson.loads((folder / key / FACTS).read_bytes())
     assert facts.keys() == {"files", "nodes", "ef", "recall"}
     assert (facts["nodes"], facts["ef"], facts["recall"]) == (ROWS, PARAMETERS.ef, 1.0)
-
-
-def test_vectors_are_collected_in_a_file(store: SegmentStore, folder: Path) -> None:
-    matrix = store.matrix((3, 2))
-    matrix[:] = 1.0
-    assert isinstance(matrix, np.memmap)
-    assert matrix.tolist() == [[1.0, 1.0]] * 3
-    assert entries(folder) == []
 
 
 def test_a_disk_without_room_for_the_vectors_is_an_error(small_disk: SmallDisk) -> None:
@@ -292,7 +283,7 @@ def test_a_child_builds_the_very_bytes_that_this_process_would(
     assert np.array_equal(segment.vectors(np.arange(ROWS)), vectors)
     _, rows = segment.search(vectors.astype(np.float32), count=1, ef=64, row_filter=None)
     assert rows[:, 0].tolist() == list(range(ROWS))
-    build_segment(vectors, PARAMETERS, tmp_path / "mine", lambda rows: None)
+    frozen_segment.build_segment(vectors, PARAMETERS, tmp_path / "mine", lambda rows: None)
     assert (folder / key / INDEX).read_bytes() == (tmp_path / "mine").read_bytes()
 
 
@@ -304,10 +295,9 @@ def test_a_child_that_is_killed_is_an_error_and_leaves_nothing(
     slow = IndexParameters(m=64, ef_construction=2000)
     with ThreadPoolExecutor(1) as pool:
         building = pool.submit(store.build, "key", vectors, slow)
-        wait_for(lambda: any(folder.glob(".build-*/parameters.json")))
-        time.sleep(0.1)
+        wait_for(lambda: child_processes(os.getpid(), "service.core.memory.build_segment"))
         store.interrupt()
-        with pytest.raises(SealError, match=r"ended with -9|is stopping"):
+        with pytest.raises(SealError, match="ended with -9"):
             building.result()
     assert entries(folder) == ["build.lock"]
     with pytest.raises(SealError, match="the service is stopping"):
@@ -337,41 +327,20 @@ def test_the_child_is_nice_and_runs_on_one_thread(tmp_path: Path) -> None:
         assert (tmp_path / "seen").read_text() == f"{os.nice(0) + 7} 1"
 
 
-def test_an_orphaned_child_gives_up(tmp_path: Path) -> None:
-    """The parent ends at once; the child notices its new parent and exits."""
-    child = (
-        "import os, sys, time; from pathlib import Path\n"
-        "from service.core.memory import build_segment\n"
-        "def slow(vectors, parameters, job, progress):\n"
-        "    parent = os.getppid()\n"
-        "    path = job / 'segment.index'\n"
-        "    path.write_text('started')\n"
-        "    while os.getppid() == parent:\n"
-        "        time.sleep(0.01)\n"
-        "    progress(1)\n"
-        "    path.write_text('went on')\n"
-        "build_segment.build_measured = slow\n"
-        "try:\n"
-        "    build_segment.main(Path(sys.argv[1]))\n"
-        "finally:\n"
-        "    Path(sys.argv[1], 'ended').touch()\n"
-    )
-    parent = (
-        "import subprocess, sys, time; from pathlib import Path\n"
-        "subprocess.Popen([sys.executable, '-c', *sys.argv[1:]])\n"
-        f"while not Path(sys.argv[2], {INDEX!r}).exists():\n"
-        "    time.sleep(0.01)\n"
-    )
+def test_an_orphaned_child_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tests/integration/service/test_child_processes.py` kills the parent of a real child."""
+
+    def orphaned(_vectors: object, _parameters: object, _job: Path, progress: Progress) -> None:
+        progress(1)
+        monkeypatch.setattr(os, "getppid", lambda: -1)
+        progress(2)
+
+    monkeypatch.setattr(build_segment, "build_measured", orphaned)
+    for for_children_only in ("lower_priority", "wake_when_orphaned"):
+        monkeypatch.setattr(build_segment, for_children_only, lambda: None)
     _job(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", parent, child, str(tmp_path)],
-        check=True,
-        stderr=subprocess.PIPE,
-    )
-    # The pipe stays open until the child has ended, too.
-    assert b"the service that started this build has ended" in done.stderr
-    assert (tmp_path / "ended").exists()
-    assert (tmp_path / INDEX).read_text() == "started"
+    with pytest.raises(SystemExit, match="the service that started this build has ended"):
+        build_segment.main(tmp_path)
 
 
 def _job(folder: Path) -> None:

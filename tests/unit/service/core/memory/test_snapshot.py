@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
-from service.core.types import NewLabel, PredictOptions, Role
+from service.core.types import Keyword, NewLabel, PredictOptions, Role
 from tests.support.changes import ENCODER, click, delete, put, seal
 from tests.support.tiny.bundles import LABELS, Catalogue
 from tests.support.views import described_rows, labels_by_id, row_counts
@@ -67,23 +68,21 @@ def opened(bundle: Bundle) -> KnowledgeMemory:
     return KnowledgeMemory(bundle, MemoryLimits(seal_rows=3), version=version)
 
 
+def shown(word: Keyword) -> tuple:
+    return word.id, word.text, word.metadata, word.novel, [row.text for row in word.evidence]
+
+
 def assert_same_answers(one: View, other: View) -> None:
     predictor = Predictor(ENCODER, tau=0.1)
-    for memorization in (0.0, 0.4, 1.0):
-        for depth in (3, 50):
-            options = PredictOptions(
-                top_k=50, memorization=memorization, depth=depth, exact=True, explain=True
-            )
-            asked = [predictor.predict(view, QUERIES, options).predictions for view in (one, other)]
-            for mine, yours in zip(*asked, strict=True):
-                assert [word.id for word in mine.keywords] == [word.id for word in yours.keywords]
-                for word, same in zip(mine.keywords, yours.keywords, strict=True):
-                    assert word.score == pytest.approx(same.score, abs=1e-5)
-                    assert (word.text, word.metadata) == (same.text, same.metadata)
-                    assert word.novel == same.novel
-                    assert [row.text for row in word.evidence] == [
-                        row.text for row in same.evidence
-                    ]
+    for memorization, depth in product((0.0, 0.4, 1.0), (3, 50)):
+        options = PredictOptions(
+            top_k=50, memorization=memorization, depth=depth, exact=True, explain=True
+        )
+        asked = [predictor.predict(view, QUERIES, options).predictions for view in (one, other)]
+        for mine, yours in zip(*asked, strict=True):
+            assert [*map(shown, mine.keywords)] == [*map(shown, yours.keywords)]
+            scores = [word.score for word in yours.keywords]
+            assert [word.score for word in mine.keywords] == pytest.approx(scores, abs=1e-5)
 
 
 # What it holds --------------------------------------------------------------------------------

@@ -30,20 +30,6 @@ def folder(make_bundle: Callable[..., Path]) -> Path:
     return make_bundle(CATALOGUE, encoder=ENCODER, vote_weights=WEIGHTS)
 
 
-def test_each_vote_has_the_weight_of_its_row(folder: Path, tmp_path: Path) -> None:
-    """Clicks lie in a sealed and in a live part, and one label is deleted."""
-    memory = KnowledgeMemory(open_bundle(folder), MemoryLimits(seal_rows=1, fan_out=2))
-    memory.apply([click(1, "darkness", "lamp")])
-    seal(memory, tmp_path)
-    memory.apply([click(2, "hike", "tent", "lamp"), delete(3, "stove")])
-    rows = np.array([7, 0, 4, 6, 1])  # hike, camping, the label light, darkness, night
-    columns, counts, weights = memory.view.weighted_votes(rows)
-    assert columns.tolist() == [0, 1, 0, 1, 1, 1, 1]
-    assert counts.tolist() == [2, 2, 1, 1, 1]
-    assert weights is not None
-    assert weights.tolist() == [1.0, 1.0, 0.5, 2.0, 1.0, 1.0, 1.0]
-
-
 def test_weights_must_be_as_many_as_votes(folder: Path) -> None:
     path = folder / "values/weights.npy"
     path.chmod(0o644)

@@ -1,7 +1,8 @@
 """The writer commits jobs in groups, answers every future, and writes no job twice or in part."""
 
+import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from service.core.bundle.bundle import Bundle
 from service.core.changes import DeleteLabel, PutLabel
 from service.core.encoding.representer import EncodedItem
 from service.core.errors import (
@@ -24,17 +26,47 @@ from service.core.label_log import open_log
 from service.core.memory.label_table import LabelTable
 from service.core.replay import texts_of
 from service.core.types import NewInstance, NewLabel
+from service.engine.writing.label_merge import (
+    ATTEMPTS,
+    LabelChanged,
+    LabelMerge,
+    MergeIntoLabel,
+    merge_label,
+)
 from service.engine.writing.operations import (
     NAMED_LABELS,
     DeleteOne,
+    Operation,
     PostInstances,
     PostLabels,
     RequestKey,
     WriteJob,
     Written,
 )
+from service.settings import Limits
 from tests.support.serving import wait_for
 from tests.support.writer_desk import AXE, Desk, statuses
+
+MERGE = LabelMerge(id="axe", queries=("serac",))
+
+
+@pytest.fixture
+def desk_of(trigram_bundle: Bundle, tmp_path: Path) -> Iterator[Callable[..., Desk]]:
+    """`desk_of()` makes a writer with its log and memory."""
+    made: list[Desk] = []
+
+    def make(**limits: int) -> Desk:
+        made.append(Desk(trigram_bundle, tmp_path / "state", **limits))
+        return made[-1]
+
+    yield make
+    for desk in made:
+        desk.close()
+
+
+@pytest.fixture
+def desk(desk_of: Callable[..., Desk]) -> Desk:
+    return desk_of()
 
 
 def test_rows_of_another_encoder_are_made_again(desk: Desk) -> None:
@@ -252,3 +284,47 @@ def test_the_writer_decides_the_id_of_a_text_and_the_log_keeps_it(desk: Desk) ->
     assert [statuses(job.result(60))[0] for job in jobs] == [answer for *_, answer in posted]
     logged = [(event.body["id"], event.body["text"]) for event in desk.log.read(after=1)]
     assert logged == [(answer[0], text) for _, text, answer in posted]
+
+
+# Merges: written only if the label did not change meanwhile, otherwise merged again -------------
+
+
+def test_a_merge_into_a_label_that_has_changed_writes_nothing(desk: Desk) -> None:
+    desk.submit([AXE]).result(60)
+    for base in (None, replace(AXE, text="ice tool")):
+        merge = MergeIntoLabel(merge=MERGE, base=base, limits=Limits())
+        with pytest.raises(LabelChanged):
+            desk.do(merge).result(60)
+    with pytest.raises(UnknownLabel):
+        unknown = replace(MERGE, id="nowhere")
+        desk.do(MergeIntoLabel(merge=unknown, base=None, limits=Limits())).result(60)
+    assert desk.log.last_sequence() == 1
+
+
+def test_two_merges_of_one_commit_lose_nothing(desk: Desk) -> None:
+    desk.submit([AXE]).result(60)
+    desk.hold()
+    merges = [
+        desk.do(MergeIntoLabel(merge=replace(MERGE, queries=(query,)), base=AXE, limits=Limits()))
+        for query in ("serac", "crevasse")
+    ]
+    desk.go_on.set()
+    assert statuses(merges[0].result(60)) == [("axe", "updated")]
+    with pytest.raises(LabelChanged):
+        merges[1].result(60)
+    assert desk.memory.view.labels.as_posted("axe") == replace(AXE, queries=("serac",))
+
+
+def test_a_merge_is_made_again_and_given_up_in_the_end() -> None:
+    bases = [replace(AXE, text=f"axe {number}") for number in range(ATTEMPTS)]
+    tried = []
+
+    async def write(operation: Operation) -> Written:
+        assert isinstance(operation, MergeIntoLabel)
+        tried.append(operation.base)
+        raise LabelChanged("always")
+
+    left = iter(bases)
+    with pytest.raises(Overloaded, match="other writes change this label"):
+        asyncio.run(merge_label(MERGE, label=lambda: next(left), write=write, limits=Limits()))
+    assert tried == bases

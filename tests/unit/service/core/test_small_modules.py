@@ -1,13 +1,20 @@
-"""Page cursors are short, can be read back, and work for long and for deleted ids."""
+"""Page cursors, errors for unknown names, and how clicks are stored in the log."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.core.changes import Posted, PutInstance
+from service.core.config import is_unknown
 from service.core.errors import InvalidInput
 from service.core.page_cursor import FIRST_PAGE, PageCursor
+from service.core.types import Event, Halves, NewInstance
 
 LONG = "x" * 100
+PLAIN = {"query": "dusk", "labels": ("lamp", "tent")}
+
+# Pages ------------------------------------------------------------------------------------
 
 
 def pages(ids: list[str], size: int) -> list[list[str]]:
@@ -59,3 +66,48 @@ def test_what_no_page_gave_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="must be `next` of the page before"):
         PageCursor.parse(text, field="after")
     assert PageCursor.parse("", field="after") == FIRST_PAGE
+
+
+# Names ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "guess"),
+    [("hots", "; did you mean host?"), ("colour", ""), ("host" * 1000, "")],
+    ids=["similar", "like none", "long"],
+)
+def test_a_name_that_was_probably_meant_is_asked_for(name: str, guess: str) -> None:
+    assert is_unknown(name, ["host", "port"]) == f"is unknown; known are host, port{guess}"
+
+
+# Clicks in the label log ------------------------------------------------------------------
+
+
+def vectors_of(item: Posted) -> Halves:
+    return np.ones((1, 4), np.float16)
+
+
+def read(body: dict[str, object]) -> PutInstance:
+    return PutInstance.from_event(Event(sequence=1, kind=PutInstance.kind, body=body), vectors_of)
+
+
+@pytest.mark.parametrize(
+    ("weight", "body"),
+    [(1.0, PLAIN), (0.1, PLAIN | {"weight": 0.1}), (7.0, PLAIN | {"weight": 7.0})],
+)
+def test_a_weight_is_stored_where_it_is_not_one(weight: float, body: dict[str, object]) -> None:
+    instance = NewInstance(query="dusk", labels=("lamp", "tent"), weight=weight)
+    change = PutInstance(sequence=1, instance=instance, vectors=np.ones((1, 4), np.float16))
+    assert list(change.body().items()) == list(body.items())
+    assert read(body).instance == instance
+
+
+@pytest.mark.parametrize("weight", [0, -1.0, float("nan"), float("inf"), "heavy"])
+def test_a_stored_weight_that_is_no_positive_number_is_refused(weight: object) -> None:
+    with pytest.raises(ValueError, match=r"weigh|float"):
+        read({**PLAIN, "weight": weight})
+
+
+def test_a_vote_weighs_the_nearest_float32() -> None:
+    instance = NewInstance(query="dusk", labels=("lamp",), weight=0.1)
+    assert instance.vote_weight == float(np.float32(0.1)) != 0.1

@@ -1,4 +1,4 @@
-"""A process's limits are read from the files of control groups (v1 and v2), here simulated."""
+"""Limits of a process, its memory, and child processes of low priority."""
 
 import os
 import platform
@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from service.core.errors import SealError, SealLate
+from service.core.processes.low_priority import LowPriorityChild, niceness_of
 from service.core.processes.resources import SHARE_OF_MACHINE, available_cores, memory_limit
+
+# Limits, read from the files of control groups (v1 and v2), here simulated -------------------
 
 MACHINE = 100_000
 MOST = int(SHARE_OF_MACHINE * MACHINE)
@@ -78,6 +82,8 @@ def test_this_machine_has_a_limit() -> None:
     assert memory_limit() > 100_000_000
 
 
+# Memory of a process ------------------------------------------------------------------------
+
 # Program: many threads allocate at once; prints what glibc says of its heaps.
 MANY_THREADS = """
 import ctypes, threading
@@ -132,8 +138,7 @@ only_glibc = pytest.mark.skipif(
 
 def printed(program: str) -> str:
     """Run a Python program in a new process; return what it prints."""
-    command = [sys.executable, "-c", program]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(python(program), capture_output=True, text=True, check=True).stdout
 
 
 @only_glibc
@@ -146,3 +151,45 @@ def test_threads_share_two_heaps_and_have_many_otherwise() -> None:
 def test_free_pages_are_given_back() -> None:
     before, after = map(int, printed(FREE_PAGES).split())
     assert before > after + 80
+
+
+# Children of low priority: their output, quoted errors, and time limits ----------------------
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_the_output_of_the_child_is_returned_even_if_both_pipes_carry_much() -> None:
+    code = "import os; print(os.environ['OMP_NUM_THREADS'], 'ünd')"
+    assert LowPriorityChild().run(python(code)) == "1 ünd\n"
+    code = "import sys; sys.stderr.write('x' * 10**6); print('y' * 10**6)"
+    assert len(LowPriorityChild().run(python(code))) == 10**6 + 1
+
+
+@pytest.mark.parametrize(
+    ("code", "complaint"),
+    [
+        ("raise ValueError('too few rows')", "ended with 1: ValueError: too few rows"),
+        ("import sys; sys.exit('orphaned')", "ended with 1: orphaned"),
+        ("import os; os.kill(os.getpid(), 9)", "ended with -9"),
+    ],
+)
+def test_a_child_that_fails_is_quoted(code: str, complaint: str) -> None:
+    child = LowPriorityChild()
+    with pytest.raises(SealError, match=complaint):
+        child.run(python(code))
+    assert child.run(python("print(1)")) == "1\n"
+
+
+def test_a_child_that_is_not_done_in_time_is_killed() -> None:
+    child = LowPriorityChild()
+    with pytest.raises(SealLate, match="not done after 0 s"):
+        child.run(python("import time; time.sleep(60)"), seconds=0.2)
+    assert child.run(python("print(1)"), seconds=60) == "1\n"
+
+
+@pytest.mark.parametrize(("share", "niceness"), [(0.5, 0), (0.15, 8), (0.1, 10), (0.001, 19)])
+def test_the_niceness_of_a_share(share: float, niceness: int) -> None:
+    """Linux weighs a process by 1.25^-niceness: at 10 it is 0.107, and 0.107 / 1.107 = 10 %."""
+    assert niceness_of(share) == niceness
