@@ -94,16 +94,6 @@ def test_only_one_process_writes_a_file(folder: WorkFolder) -> None:
             pass
 
 
-def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidData, match=r"out.csv: cannot be written: Not a directory"):
-        with WorkFolder(tmp_path / "file" / "out.csv").opened():
-            pass
-    with pytest.raises(InvalidData, match="file: exists already"):
-        with WorkFolder(tmp_path / "file").opened():
-            pass
-
-
 def part(folder: WorkFolder, number: int) -> Path:
     [path] = folder.folder.glob(f"{number:06}.*.part")
     return path
