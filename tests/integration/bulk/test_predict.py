@@ -1,9 +1,14 @@
-"""`keymatch predict` answers a whole file like a server, even if it is interrupted once."""
+"""`keymatch predict` answers a whole file like a server, even if it is interrupted once.
+
+On a long file it reports its progress, and its memory does not grow.
+"""
 
 import csv
+import re
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -14,13 +19,25 @@ import pytest
 from pyarrow import parquet
 
 from service.__main__ import app
+from service.bulk import progress
+from service.bulk.run import rows_of_part
 from tests.support.commands import Refused, run, status_of
 from tests.support.serving import ServerProcess, local_service
+from tests.support.tiny.bundles import make_bundle
+from tests.support.tiny.items import ITEMS
 from tests.support.waiting import wait_for
 
 WORDS = ("boots", "tent", "warm", "trail", "lamp", "gas", "ice", "axe", "for", "two", "water")
 QUERIES = [f"{first} {second}" for first in WORDS for second in WORDS] + ["boots boots", "axe"]
 SMALL_PARTS = {"top_k": 1000}  # with --explain, a part then has six rows
+
+ATTENDING = [  # queries, and the items that each attends to
+    ("tent", ["camp"]),
+    ("tent", None),
+    ("tent", []),
+    ("warm boots", ["feet", "a good axe"]),
+    ("tent", ["water", "axe"]),
+]
 
 Command = Callable[..., list[object]]
 
@@ -74,19 +91,19 @@ def test_answers_are_those_of_a_server_on_the_same_state(
 
 
 def test_every_format_and_explanations(
-    tiny_bundle_folder: Path, app_status: Callable[..., int], predict: Command, tmp_path: Path
+    tiny_bundle_folder: Path, predict: Command, tmp_path: Path
 ) -> None:
     asked = {"queries": QUERIES, "top_k": 100, "explain": True, "deadline_ms": 60_000}
     with local_service(tiny_bundle_folder, tmp_path / "state") as service:
         results = service.post("/predict", asked).json()["results"]
-    assert app_status(*predict("--explain", top_k=100)) == 0
+    assert status_of(app, *predict("--explain", top_k=100)) == 0
     assert lines_of(tmp_path / "out.jsonl") == results
     shown = [
         [(keyword["id"], keyword["score"]) for keyword in result["keywords"][:3]]
         for result in results
     ]
     for name in ("out.csv", "out.parquet"):
-        assert app_status(*predict(out=tmp_path / name, top_k=3)) == 0
+        assert status_of(app, *predict(out=tmp_path / name, top_k=3)) == 0
     table = parquet.read_table(tmp_path / "out.parquet").to_pylist()
     assert [[(k["id"], k["score"]) for k in row["keywords"]] for row in table] == shown
     with (tmp_path / "out.csv").open(newline="") as file:
@@ -98,7 +115,6 @@ def test_every_format_and_explanations(
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_run_goes_on(
-    app_status: Callable[..., int],
     refused: Refused,
     predict: Command,
     table: Path,
@@ -109,7 +125,7 @@ def test_an_interrupted_run_goes_on(
     with table.open("a", newline="") as file:
         csv.writer(file).writerows((n, f"{QUERIES[n % 100]} {n}") for n in range(1_000))
     whole = tmp_path / "whole.jsonl"
-    assert app_status(*predict("--explain", **SMALL_PARTS, out=whole)) == 0
+    assert status_of(app, *predict("--explain", **SMALL_PARTS, out=whole)) == 0
     command = [sys.executable, "-m", "service", *predict("--explain", **SMALL_PARTS)]
     folder = tmp_path / ".out.jsonl.predict"
     first = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
@@ -126,7 +142,7 @@ def test_an_interrupted_run_goes_on(
 
     other = refused(app, *predict("--explain", top_k=999))
     assert "this one has top_k = 999 in place of 1000" in other
-    assert app_status(*predict("--explain", **SMALL_PARTS)) == 0
+    assert status_of(app, *predict("--explain", **SMALL_PARTS)) == 0
     said = capsys.readouterr().err
     assert "1 kept parts are damaged, and are answered again" in said
     assert "goes on after" in said
@@ -136,7 +152,7 @@ def test_an_interrupted_run_goes_on(
 
 
 def test_bad_rows_stop_it_or_are_skipped(
-    app_status: Callable[..., int], refused: Refused, predict: Command, table: Path, tmp_path: Path
+    refused: Refused, predict: Command, table: Path, tmp_path: Path
 ) -> None:
     with table.open("a", newline="") as file:
         csv.writer(file).writerows([("a", "  "), ("b", "x" * 3_000)])
@@ -146,7 +162,7 @@ def test_bad_rows_stop_it_or_are_skipped(
         " leave it unanswered"
     )
     assert [path.name for path in tmp_path.iterdir()] == [table.name]
-    assert app_status(*predict(on_bad_row="skip")) == 0
+    assert status_of(app, *predict(on_bad_row="skip")) == 0
     *_, last, end = lines_of(tmp_path / "out.jsonl")
     assert last == {"query": "", "keywords": [], "problem": "the query is empty"}
     assert end["problem"] == "the query has 3,000 characters; at most 2,048 are allowed"
@@ -163,13 +179,109 @@ def test_wrong_arguments_are_named(
     assert "Not a directory" in refused(app, *predict(out=table / "out.csv"))
     assert "exists already" in refused(app, *predict(out=table))
     assert "is not a bundle" in refused(app, *predict(bundle=tmp_path / "none"))
+    said = refused(app, *predict(items_column="n"))
+    assert "--items-column n: the bundle tiny has no item memory" in said
     said = refused(app, *predict(state=tmp_path / "none"))
     assert str(tmp_path / "none") in said
     assert [path.name for path in tmp_path.iterdir()] == [table.name]
 
 
+# Items ----------------------------------------------------------------------------------------
+
+
 @pytest.fixture
-def app_status(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """`app_status(*arguments)` runs a command in this process and returns its exit status."""
-    monkeypatch.setenv("COLUMNS", "300")
-    return lambda *arguments: status_of(app, *arguments)
+def attending(predict: Command, tmp_path: Path) -> Command:
+    """`attending(rows, ...)` is the command for rows that name items, on a bundle with items."""
+    bundle = make_bundle(tmp_path / "with-items", items=ITEMS)
+
+    def command(rows: list[tuple[str, list[str] | None]], **options: object) -> list[object]:
+        lines = [orjson.dumps({"query": query, "tags": items}) for query, items in rows]
+        (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines))
+        places = {"bundle": bundle, "input": tmp_path / "in.jsonl", "items_column": "tags"}
+        return predict("--explain", **{**places, **options})
+
+    return command
+
+
+def test_given_items_are_attended_to_as_in_a_server(attending: Command, tmp_path: Path) -> None:
+    command, expected = attending(ATTENDING, state=tmp_path / "state"), []
+    with local_service(tmp_path / "with-items", tmp_path / "state") as service:
+        service.post("/items", {"items": [{"id": "axe", "text": "a good axe"}]})
+        service.request("DELETE", "/items/light")
+        for query, given in ATTENDING:
+            asked = {"queries": [query], "items": given, "explain": True}
+            expected += service.post("/predict", asked).json()["results"]
+    assert status_of(app, *command) == 0
+    assert lines_of(tmp_path / "out.jsonl") == expected
+    of_tent = [str(result) for result in expected if result["query"] == "tent"]
+    assert len(set(of_tent)) == 4
+    assert all("items" in result for result in expected)
+
+
+def test_an_unknown_item_stops_it_before_anything_is_answered(
+    refused: Refused, attending: Command, tmp_path: Path
+) -> None:
+    rows = [("tent", ["camp"]), ("tent", ["camp", "axe"])]
+    assert "kind: there is no such column" in refused(app, *attending(rows, items_column="kind"))
+    assert refused(app, *attending(rows)) == (
+        f"{tmp_path}/in.jsonl:2: tags: no item has the id or text 'axe'; correct the row, or pass"
+        " --on-bad-row skip to leave it unanswered"
+    )
+    assert not [path for path in tmp_path.iterdir() if "out" in path.name]
+    assert status_of(app, *attending(rows, on_bad_row="skip")) == 0
+    _, last = lines_of(tmp_path / "out.jsonl")
+    assert last["problem"] == "no item has the id or text 'axe'"
+
+
+# Long files -----------------------------------------------------------------------------------
+
+
+TOP_K = 100
+PART = rows_of_part(TOP_K, explain=True)
+
+Answer = Callable[[int], Path]
+
+
+@pytest.fixture
+def answer(tiny_bundle_folder: Path, tmp_path: Path) -> Answer:
+    """`answer(rows)` answers `rows` different queries, with evidence, and returns the file."""
+
+    def answered(rows: int) -> Path:
+        queries, out = tmp_path / f"{rows}.txt", tmp_path / f"{rows}.jsonl"
+        texts = (f"{WORDS[n % 11]} {WORDS[n // 11 % 11]} {n}" for n in range(rows))
+        queries.write_text("\n".join(texts) + "\n")
+        options = ("--top-k", TOP_K, "--explain", "--bundle", tiny_bundle_folder)
+        assert status_of(app, "predict", *options, "--input", queries, "--out", out) == 0
+        return out
+
+    return answered
+
+
+def test_without_a_terminal_lines_say_how_far_it_is(
+    answer: Answer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    rows = 3 * PART
+    out = answer(rows)
+    *lines, last = capsys.readouterr().err.splitlines()
+    said = re.compile(rf"([\d,]+) of {rows} queries, [\d,]+/s, \d+ s left")
+    found = [said.fullmatch(line) for line in lines]
+    assert [match and match[1] for match in found] == [str(part * PART) for part in (1, 2, 3)]
+    assert last == f"{out}: {rows} queries; bundle tiny, version 0; scores are sums of votes"
+
+
+def test_memory_does_not_grow_with_the_file(answer: Answer) -> None:
+    """Answers kept in memory would take about three times the size of the output file."""
+
+    def peak(rows: int) -> tuple[int, Path]:
+        tracemalloc.start()
+        try:
+            out = answer(rows)
+            return tracemalloc.get_traced_memory()[1], out
+        finally:
+            tracemalloc.stop()
+
+    answer(1)  # imports all modules before memory is measured
+    few, _ = peak(8 * PART)
+    many, out = peak(32 * PART)
+    assert many - few < out.stat().st_size / 4

@@ -71,34 +71,14 @@ def test_dashboard_and_alerts_use_exported_metrics_and_known_reasons() -> None:
 # Grafana --------------------------------------------------------------------------------------
 
 
-def test_every_panel_reads_the_provisioned_data_source() -> None:
+def test_the_dashboard_and_its_data_source_are_where_grafana_looks() -> None:
+    [provider] = document("grafana/provisioning/dashboards/keymatch.yml")["providers"]
+    mounts = dict(mount.split(":")[:2] for mount in COMPOSE["services"]["grafana"]["volumes"])
+    assert mounts["./deploy/grafana/dashboards"] == provider["options"]["path"]
     [source] = document("grafana/provisioning/datasources/prometheus.yml")["datasources"]
     for panel in DASHBOARD["panels"]:
         for reader in (panel, *panel["targets"]):
             assert reader["datasource"] == {"type": source["type"], "uid": source["uid"]}
-
-
-def test_panels_have_different_names_and_do_not_overlap() -> None:
-    panels = DASHBOARD["panels"]
-    assert len({panel["title"] for panel in panels}) == len(panels)
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    taken: set[tuple[int, int]] = set()
-    for panel in panels:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert max(x for x, _ in cells) < 24
-        assert not cells & taken
-        taken |= cells
-
-
-def test_the_dashboard_is_mounted_where_grafana_looks() -> None:
-    [provider] = document("grafana/provisioning/dashboards/keymatch.yml")["providers"]
-    mounts = dict(mount.split(":")[:2] for mount in COMPOSE["services"]["grafana"]["volumes"])
-    assert mounts["./deploy/grafana/dashboards"] == provider["options"]["path"]
 
 
 # Compose --------------------------------------------------------------------------------------
@@ -166,15 +146,12 @@ def test_the_builder_gets_every_file_that_the_dockerfile_copies() -> None:
     assert copied == {line[1:] for line in ignored if line.startswith("!")}
 
 
-def test_the_image_has_a_numeric_user_and_requires_api_keys_by_default() -> None:
+def test_the_image_has_a_numeric_user_api_keys_and_a_health_check_in_python() -> None:
     assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", FINAL, re.MULTILINE)
     command = instruction("CMD")
     assert command[0] == "serve"
     assert "0.0.0.0" in command
     assert "--allow-anonymous" not in command
-
-
-def test_the_health_check_is_valid_python() -> None:
     python, option, program = instruction("HEALTHCHECK .*CMD")
     assert (python, option) == ("python", "-c")
     compile(program, "HEALTHCHECK", "exec")

@@ -56,11 +56,8 @@ def promtool(*arguments: str | Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_the_configuration_and_its_rules_are_valid() -> None:
+def test_the_configuration_is_valid_and_the_alerts_pass_their_own_tests() -> None:
     promtool("check", "config", FILES / "prometheus.yml")
-
-
-def test_the_alerts_pass_their_own_tests() -> None:
     promtool("test", "rules", FILES / "alerts_test.yml")
 
 

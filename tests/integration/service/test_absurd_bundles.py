@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -26,18 +27,12 @@ SOON, LATE = 3, 120  # seconds for the first answers
 MOST_GROWTH = 150_000_000  # bytes that this process may grow by while bundles are refused
 GIGABYTES = 64  # requested by the `greedy` graph
 ABSURD = (0, -1, 10**9, 2**63, 1e308, None, "1")
-NUMBERS = (
-    ("predictor", "tau"),
-    ("predictor", "depth"),
-    ("predictor", "memorization"),
-    ("index", "ef"),
-    ("index", "m"),
-    ("encoder", "max_tokens"),
-    ("encoder", "dimension"),
-    ("memory", "instances"),
-    ("memory", "labels"),
-    ("memory", "votes"),
-)
+NUMBERS = {
+    "predictor": ("tau", "depth", "memorization"),
+    "index": ("ef", "m"),
+    "encoder": ("max_tokens", "dimension"),
+    "memory": ("instances", "labels", "votes"),
+}
 HARMLESS = {("predictor", "memorization", 0)}
 
 Change = Callable[[onnx.GraphProto], None]
@@ -61,10 +56,9 @@ def test_absurd_numbers_are_refused_and_the_old_bundle_answers(
 ) -> None:
     whole = orjson.loads((shelf / "other" / manifest.FILE_NAME).read_bytes())
     before, peak = answers(served), peak_bytes()
-    for part, name in NUMBERS:
-        for value in ABSURD:
-            if (part, name, value) in HARMLESS:
-                continue
+    numbers = ((part, name) for part, names in NUMBERS.items() for name in names)
+    for (part, name), value in product(numbers, ABSURD):
+        if (part, name, value) not in HARMLESS:
             document = {**whole, part: {**whole[part], name: value}}
             write_document(shelf / "other", document)
             caplog.clear()

@@ -1,6 +1,5 @@
 """Snapshots and reloads: they succeed, or fail without a change to what is served."""
 
-import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -14,7 +13,7 @@ import pytest
 from service.bulk.memory import find_log
 from service.core.bundle import manifest
 from service.core.bundle.bundle import open_bundle
-from service.core.errors import LogError, SealError
+from service.core.errors import LogError
 from service.engine import bundle_admin
 from tests.support.disks import SmallDisk
 from tests.support.disks import small_disk as small_disk
@@ -100,34 +99,6 @@ def test_names_and_links_cannot_leave_the_shelf(
     assert find_log(state, shelf / "tiny").served == shelf / "tiny"
 
 
-def test_one_snapshot_at_a_time(
-    served: LocalService,
-    monkeypatch: pytest.MonkeyPatch,
-    aside: Callable[..., Future[httpx.Response]],
-) -> None:
-    held = hold(monkeypatch, served.engine._admin._child, "run")
-    first = aside(served.post, SNAPSHOT, {"bundle": "first"})
-    assert held.entered.wait(60)
-    assert_problem(served.post(SNAPSHOT, {"bundle": "second"}), 409)
-    assert served.post("/labels", AXE).json()["version"] == 1  # writes do not wait for the snapshot
-    held.released.set()
-    assert first.result().json() == {"bundle": "first", "version": 0}
-
-
-def test_a_killed_snapshot_leaves_nothing(
-    served: LocalService, shelf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(*_command: object, **_how: object) -> None:
-        (shelf / ".next.partial-1" / "segments").mkdir(parents=True)
-        raise SealError("the child process ended with -9")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(served.engine._admin._child, "run", killed)
-        assert_problem(served.post(SNAPSHOT, {"bundle": "next"}), 503)
-    assert {path.name for path in shelf.iterdir()} == {"tiny", "other"}
-    assert served.post(SNAPSHOT, {"bundle": "next"}).status_code == 200
-
-
 REASONS = {"full": "No space left on device", "readonly": "Read-only file system"}
 
 
@@ -192,14 +163,6 @@ def altered(bundle: Path) -> None:
     (bundle / "keys.npy").write_bytes(content)
 
 
-def truncated(bundle: Path) -> None:
-    os.truncate(bundle / "encoder.onnx", 100)
-
-
-def unsigned(bundle: Path) -> None:
-    (bundle / manifest.FILE_NAME).write_text("{}")
-
-
 def of_tomorrow(bundle: Path) -> None:
     document = orjson.loads((bundle / manifest.FILE_NAME).read_bytes())
     write_document(bundle, {**document, "version": 99})
@@ -214,7 +177,7 @@ def test_bundles_that_must_not_be_served(
     assert problem["title"] == "Bundle missing"
     assert problem["detail"] == "there is no bundle named 'tomorrow'; there are: other, tiny"
     assert_no_internals(answer)
-    damages = (lacking, altered, truncated, unsigned, of_tomorrow)
+    damages = (lacking, altered, of_tomorrow)
     for refused, damage in enumerate(damages, start=2):
         shutil.rmtree(shelf / "other")
         damage(shutil.copytree(shelf / "tiny", shelf / "other"))

@@ -58,6 +58,16 @@ def test_a_missing_bundle_is_named(refused_here: Refused, tmp_path: Path) -> Non
         assert said == f"{nowhere}/manifest.json is missing: {nowhere} is not a bundle"
 
 
+def test_an_unusable_state_folder_is_named_before_a_worker_starts(
+    refused_here: Refused, tiny_bundle_folder: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "file"
+    state.touch()
+    places = ("--bundle", tiny_bundle_folder, "--state", state, *PORT, "--workers", 2)
+    said = refused_here(app, "serve", *places)
+    assert said == f"state folder {state} cannot be used: File exists"
+
+
 @pytest.mark.parametrize("name", ["keys.npy", "labels/texts.bin", "manifest.json"])
 def test_an_altered_file_is_named(
     refused: Refused, tiny_bundle_folder: Path, tmp_path: Path, name: str

@@ -1,4 +1,4 @@
-"""Writes answered with 200 survive a restart, even after kill -9."""
+"""Restarts keep writes answered with 200, even after kill -9, and a rebuilt graph of the bundle."""
 
 import signal
 from collections.abc import Callable
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.http.problems import assert_problem
-from tests.support.serving import ServerProcess
+from tests.support.serving import LocalService, ServerProcess, local_service, wait_for
+from tests.support.tiny.bundles import LABELS as BUNDLED
 from tests.support.tiny.bundles import make_bundle
 from tests.support.tiny.items import ITEMS
 
@@ -87,3 +88,40 @@ def test_restarts_and_kill_9_lose_nothing_that_was_answered(
         "axe", "tent", *(f"label {number}" for number in range(20))
     }  # fmt: skip
     assert third.client.get("/labels/axe").json()["text"] == "ice tool"
+
+
+# The bundle's graph -----------------------------------------------------------------------
+
+
+DELETED = ("shoes", "boots", "tent", "lamp")  # 9 of 14 rows
+
+
+def ranked(service: LocalService) -> list[Any]:
+    asked = {"queries": [*BUNDLED.values()], "top_k": 50}
+    return [
+        service.request("POST", "/predict", json={**asked, "memorization": share}).json()["results"]
+        for share in (0.0, 0.4, 1.0)
+    ]
+
+
+def wait_until_built(service: LocalService) -> None:
+    wait_for(lambda: service.get("/info").json()["memory"]["unsealed_segments"] == 0)
+
+
+def test_a_graph_without_the_dead_rows_is_built_once_by_a_child(
+    tiny_bundle_folder: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    with local_service(tiny_bundle_folder, state, seal_rows=4) as service:
+        for label in DELETED:
+            service.request("DELETE", f"/labels/{label}").raise_for_status()
+        wait_until_built(service)
+        before = ranked(service)
+    [built] = (state / "segments" / "base").glob("*/segment.json")
+    written = built.stat().st_mtime_ns
+    found = {keyword["id"] for results in before for r in results for keyword in r["keywords"]}
+    assert found == set(BUNDLED) - set(DELETED)
+    with local_service(tiny_bundle_folder, state, seal_rows=4) as restarted:
+        wait_until_built(restarted)
+        assert ranked(restarted) == before
+    assert built.stat().st_mtime_ns == written

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.core.errors import LogError
+from service.core.encoding.encoder import OnnxEncoder
 from service.settings import Limits
 from tests.support.children import child_processes
 from tests.support.holding import hold
@@ -141,50 +141,26 @@ def test_a_full_memory_is_a_507_and_reads_go_on(serve) -> None:
     assert service.post("/labels", {"labels": [{"text": "crampon"}]}).json()["version"] == 2
 
 
-def test_a_defect_is_a_500_without_its_message(service, monkeypatch, caplog) -> None:
+@pytest.mark.parametrize(
+    ("path", "document", "logged"),
+    [("/predict", TENT, "defect"), ("/labels", AXE, "defect in the writer")],
+)
+def test_a_defect_is_a_500_without_its_message(
+    service, monkeypatch, caplog, path: str, document: dict, logged: str
+) -> None:
     with monkeypatch.context() as broken:
-        fail(
-            broken, service.engine.loaded.predictor, "encode", RuntimeError("secret at /etc/passwd")
-        )
-        answer = service.post("/predict", TENT)
-        assert_problem(answer, 500)
+        fail(broken, OnnxEncoder, "embed", RuntimeError("secret at /etc/passwd"))
+        answer = service.post(path, document)
+        assert assert_problem(answer, 500)["title"] == "Internal error"
         assert_no_internals(answer)
         assert "secret" not in answer.text
-    [record] = [record for record in caplog.records if record.message == "defect"]
+        # A defect of the encoder is not reported as one of the label log.
+        assert service.get("/health/ready").json()["writes"] == "accepted"
+    [record] = [record for record in caplog.records if record.message == logged]
     assert record.levelno == logging.ERROR
     assert "secret" in str(record.exc_info[1])
-    assert service.post("/predict", TENT).status_code == 200
+    assert service.post(path, document).status_code == 200
     assert "keymatch_queue_depth 0.0" in service.get("/metrics").text
-
-
-def test_a_failing_log_is_a_503_and_reads_go_on(service, monkeypatch) -> None:
-    for error in (LogError("disk full at /var"), OSError("disk full at /var")):
-        with monkeypatch.context() as broken:
-            fail(broken, service.engine._log, "exclusive", error)
-            answer = service.post("/labels", AXE)
-            assert_problem(answer, 503)
-            assert "/var" not in answer.text
-            assert service.post("/predict", TENT).json()["version"] == 0
-            assert_problem(service.get("/labels/ice%20axe"), 404)
-        assert service.get("/health/ready").status_code == 200
-    assert service.post("/labels", AXE).json()["version"] == 1
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_writer_that_dies_leaves_nobody_waiting(service, aside, monkeypatch) -> None:
-    held = hold(monkeypatch, service.engine._writer, "_write")
-    held._function = lambda _jobs: (_ for _ in ()).throw(SystemExit)
-    first = aside(service.post, "/labels", AXE)
-    assert held.entered.wait(60)
-    behind = [aside(service.post, "/labels", AXE) for _ in range(3)]
-    wait_for(lambda: service.engine._writer._queue._waiting == 4)
-    held.released.set()
-    for answer in (first, *behind):
-        assert_problem(answer.result(60), 503)
-    assert_problem(service.post("/labels", AXE), 503)
-    assert_problem(service.get("/health/ready"), 503)
-    assert_problem(service.get("/health/live"), 503)  # so that the service is restarted
-    assert service.post("/predict", TENT).status_code == 200
 
 
 def test_a_memory_that_failed_to_publish_catches_up_with_the_log(service, monkeypatch) -> None:

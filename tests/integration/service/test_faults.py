@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import pytest
 
-from service.core.encoding.encoder import OnnxEncoder
 from service.core.errors import LogError
 from service.core.label_log import open_log, sqlite
 from service.core.label_log.maintenance import verify
@@ -255,19 +254,3 @@ def test_a_log_that_is_damaged_under_the_service(
         assert_problem(post(service, 1), 503)
         predicted = service.post("/predict", {"queries": ["tent"]})
         assert predicted.json()["version"] == 1
-
-
-def test_a_defect_of_the_encoder_is_not_reported_as_the_logs(
-    service: LocalService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_args: object, **_how: object) -> None:
-        raise RuntimeError("positions are out of range")
-
-    with monkeypatch.context() as defect:
-        defect.setattr(OnnxEncoder, "embed", broken)
-        answer = service.post("/labels", {"labels": [{"id": "n1", "text": "label 1"}]})
-        problem = assert_problem(answer, 500)
-        assert problem["title"] == "Internal error"
-        assert_no_internals(answer)
-        assert service.get("/health/ready").json()["writes"] == "accepted"
-    assert_writes_succeed(service, 1, 1)

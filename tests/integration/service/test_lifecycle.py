@@ -1,4 +1,7 @@
-"""Start and stop: probes while the bundle opens, requests in flight at a signal, an unread log."""
+"""Start and stop: probes while the bundle opens, requests in flight at a signal, an unread log.
+
+Under the costliest queries the service stops in time, and answers or refuses each of them.
+"""
 
 import os
 import re
@@ -6,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -16,16 +20,19 @@ import pytest
 
 from service.child_server import Server, free_port
 from service.engine import loaded_bundle
+from service.server.worker import MARGIN_SECONDS
 from tests.support.http.problems import assert_problem
 from tests.support.http.server import TENT, post, read_answer
-from tests.support.serving import LocalService, ServerProcess, wait_for
+from tests.support.serving import LocalService, ServerProcess, server_process, wait_for
+from tests.support.tiny.bundles import Catalogue, make_bundle
 from tests.support.waiting import READY_WITHIN
 
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: %b\r\n\r\n" % (b"a" * 128)
 PIPELINED = 50  # number of requests that are sent at once
+TWO = ("--workers", "2")
 BOTH = [
     pytest.param((), id="one"),
-    pytest.param(("--workers", "2"), id="supervised", marks=pytest.mark.slow),
+    pytest.param(TWO, id="supervised", marks=pytest.mark.slow),
 ]
 
 
@@ -118,10 +125,6 @@ def test_sigterm_answers_what_was_accepted(
         socket.create_connection(("127.0.0.1", server.port)).close()
 
 
-def test_sigterm_while_opening_ends_orderly(start: Callable[..., ServerProcess]) -> None:
-    assert start(wait=False).stop() == 0
-
-
 @contextmanager
 def inherited(handling: signal.Handlers) -> Iterator[None]:
     """Processes started in the block get this handling of SIGHUP, even if tests run under nohup."""
@@ -136,19 +139,36 @@ def hang_up(server: ServerProcess) -> None:
         os.kill(process, signal.SIGHUP)
 
 
-@pytest.mark.parametrize("options", BOTH)
-def test_a_hangup_answers_what_was_accepted(
-    start: Callable[..., ServerProcess], options: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("number", "options"),
+    [
+        pytest.param(signal.SIGHUP, (), id="hangup of one"),
+        pytest.param(signal.SIGHUP, TWO, id="hangup", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, TWO, id="interrupt", marks=pytest.mark.slow),
+    ],
+)
+def test_a_hangup_or_interrupt_answers_what_was_accepted(
+    start: Callable[..., ServerProcess], number: signal.Signals, options: tuple[str, ...]
 ) -> None:
     with inherited(signal.SIG_DFL):
         server = start(*options)
     with closing(server.connect()) as accepted:
         accepted.sendall(post("/predict", {**TENT, "min_version": 1, "deadline_ms": 1_500}))
         wait_for(lambda: "keymatch_version_waiters 1.0" in server.client.get("/metrics").text)
-        hang_up(server)
+        if number == signal.SIGHUP:
+            hang_up(server)
+        else:
+            server.process.send_signal(number)
         assert accepted.recv(100).startswith(b"HTTP/1.1 504 ")
     assert server.process.wait(READY_WITHIN) == 0
     assert not server.logged("defect")
+
+
+@pytest.mark.parametrize("options", [(), TWO], ids=["one", "supervised"])
+def test_sigterm_while_opening_ends_orderly(
+    start: Callable[..., ServerProcess], options: tuple[str, ...]
+) -> None:
+    assert start(*options, wait=False).stop() == 0
 
 
 @pytest.mark.parametrize("options", BOTH)
@@ -196,3 +216,57 @@ def ask_with_long_log_lines(port: int) -> None:
             received = b""
             while received.count(b'{"status":"live"}') < PIPELINED:
                 received += connection.recv(65_536)
+
+
+# Under load -----------------------------------------------------------------------------------
+
+
+# One thread needs many seconds for this on any machine; `held_bytes` admits all of it.
+REQUESTS = 60
+COSTLY = {"top_k": 1_000, "depth": 2_000, "explain": True, "memorization": 1.0}
+SETTINGS = """
+[server]
+shutdown_seconds = 1
+[limits]
+held_bytes = 2_000_000_000
+[engine]
+threads = 1
+queue_queries = 1_000_000
+queue_target_ms = 60_000
+queue_interval_ms = 60_000
+"""
+
+
+@pytest.fixture
+def large_bundle(tmp_path: Path) -> Path:
+    """A bundle with so many keys that the costliest query takes long."""
+    words = [f"{a}{b}{c}" for a in "abcdefghijklm" for b in "aeiou" for c in "nopqrstuvwxyzbcdfgh"]
+    labels = {word: f"{word} goods" for word in words}
+    instances = {f"{word} wanted": (word, words[0]) for word in words}
+    return make_bundle(tmp_path / "bundle", Catalogue(labels=labels, instances=instances))
+
+
+def test_costly_requests_are_answered_or_refused_when_the_service_ends(
+    large_bundle: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "keymatch.toml"
+    config.write_text(SETTINGS)
+    places = (large_bundle, tmp_path / "state", tmp_path / "log")
+    with server_process(*places, "--config", str(config)) as server, ExitStack() as sockets:
+        asked = [sockets.enter_context(server.connect()) for _ in range(REQUESTS)]
+        for number, connection in enumerate(asked):
+            queries = [f"{word} {number} goods" for word in "abcdefghijklmnop"]
+            body = {**COSTLY, "queries": queries, "deadline_ms": 60_000}
+            connection.sendall(post("/predict", body))
+        wait_for(lambda: "keymatch_queue_depth 0.0" not in server.client.get("/metrics").text)
+        sleep(0.5)
+        start = monotonic()
+        assert server.stop() == 0
+        seconds = monotonic() - start
+        answers = [read_answer(connection) for connection in asked]
+    statuses = Counter(status for status, _, _ in answers)
+    assert set(statuses) <= {200, 503}, statuses
+    assert statuses[503] > 0, "the work was done before the time was over: make it more"
+    assert all(body["type"].startswith("urn:") for status, _, body in answers if status == 503)
+    assert seconds < 1 + MARGIN_SECONDS + 2
+    assert not server.logged("defect")

@@ -54,9 +54,11 @@ def expected(bundle: Path) -> Halves:
     return open_representer(encoder, opened).encode([ITEM])[0].rows[0]
 
 
-def test_labels_and_lines_of_a_stream_name_the_neighbours_that_enriched_them(
-    served: LocalService, shelf: Path
+def test_labels_and_lines_name_the_neighbours_that_enriched_them_for_good(
+    served: LocalService, shelf: Path, tmp_path: Path
 ) -> None:
+    assert served.get("/info").json()["novel_labels"] == "irene"
+    assert "novel" in served.get("/info").json()["bundle"]
     [label] = post(served, AXE)
     assert (label["id"], label["status"]) == ("axe", "created")
     assert 1 <= len(label["neighbours"]) <= 3
@@ -70,6 +72,9 @@ def test_labels_and_lines_of_a_stream_name_the_neighbours_that_enriched_them(
     first, second = (orjson.loads(line) for line in answer.content.splitlines())
     assert first["neighbours"]
     assert second["status"] == "created"
+    served.engine.close()
+    with local_service(shelf / "one", tmp_path / "state") as restarted:
+        assert np.array_equal(key_of(restarted), expected(shelf / "one"))
 
 
 def test_deleted_neighbours_go_on_to_enrich_and_are_not_named(
@@ -106,16 +111,6 @@ def test_a_snapshot_goes_on_enriching(served: LocalService, shelf: Path) -> None
     [label] = post(served, {"id": "pole", "text": "hiking pole"})
     assert label["neighbours"]
     assert "axe" not in [near["id"] for near in label["neighbours"]], "it has no classifier"
-
-
-def test_a_restart_keeps_the_key(shelf: Path, tmp_path: Path) -> None:
-    with local_service(shelf / "one", tmp_path / "state") as service:
-        assert service.get("/info").json()["novel_labels"] == "irene"
-        assert "novel" in service.get("/info").json()["bundle"]
-        post(service, AXE)
-        before = key_of(service)
-    with local_service(shelf / "one", tmp_path / "state") as service:
-        assert np.array_equal(key_of(service), before)
 
 
 def test_a_bundle_without_a_combiner_names_no_neighbours(shelf: Path, tmp_path: Path) -> None:

@@ -42,7 +42,9 @@ def connection(refusing: HttpService) -> Iterator[socket.socket]:
         yield connection
 
 
-def test_a_refusal_is_the_documented_problem(refusing: HttpService) -> None:
+def test_a_refusal_is_the_documented_problem_and_all_else_answers(serve) -> None:
+    refusing = serve()
+    refusing.overload()
     answer = refusing.client.post("/predict", json=TENT, headers={"X-Request-Id": "my-id"})
     problem = assert_problem(answer, 429)
     assert problem["detail"] == "the service is overloaded"
@@ -60,6 +62,10 @@ def test_a_refusal_is_the_documented_problem(refusing: HttpService) -> None:
     assert {name: early.headers[name] for name in names} == {
         name: late.headers[name] for name in names
     }
+    for path in ("/health/ready", "/health/live", "/info", "/labels"):
+        assert refusing.client.get(path).status_code == 200
+    wait_for(lambda: refusing.metric('keymatch_rejected_total{reason="overloaded"} 4.0'))
+    assert refusing.metric('keymatch_requests_total{route="/predict",status="429"} 4.0')
 
 
 def test_the_connection_stays_open_and_the_body_is_skipped(
@@ -90,16 +96,6 @@ def test_a_connection_that_cannot_go_on_is_closed(connection: socket.socket, hea
     status, headers, _ = read_answer(connection)
     assert (status, headers["connection"]) == (429, "close")
     assert connection.recv(1) == b""
-
-
-def test_everything_else_answers_meanwhile(serve) -> None:
-    service = serve()
-    service.overload()
-    assert_problem(service.client.post("/predict", json=TENT), 429)
-    for path in ("/health/ready", "/health/live", "/info", "/labels"):
-        assert service.client.get(path).status_code == 200
-    wait_for(lambda: service.metric('keymatch_rejected_total{reason="overloaded"} 1.0'))
-    assert service.metric('keymatch_requests_total{route="/predict",status="429"} 1.0')
 
 
 def test_who_asks_again_at_once_is_not_read_for_a_while(connection: socket.socket) -> None:
@@ -168,23 +164,3 @@ def test_who_waits_for_a_version_and_leaves_frees_the_place(serve) -> None:
     assert service.metric('keymatch_requests_total{route="/predict",status="499"} 1.0')
     late = service.client.post("/predict", json={**far, "deadline_ms": 50})
     assert_problem(late, 504)  # it was admitted, and waited
-
-
-def test_stopping_answers_everything_that_was_accepted(
-    serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service = serve()
-    held = hold(monkeypatch, service.engine.loaded.predictor, "encode")
-    with ExitStack() as open_sockets:
-        accepted = [open_sockets.enter_context(closing(service.connect())) for _ in range(30)]
-        for number, connection in enumerate(accepted):
-            connection.sendall(post("/predict", {**TENT, "queries": [f"boots {number}"]}))
-        wait_for(lambda: service.metric("keymatch_queue_depth 30.0"))
-        service.server.should_exit = True
-        held.released.set()
-        answers = [read_answer(connection) for connection in accepted]
-    # The queue may refuse requests that have waited too long, but every request gets an answer.
-    assert {status for status, _, _ in answers} <= {200, 429}
-    assert answers[0][0] == 200
-    service.thread.join(60)
-    assert not service.thread.is_alive()

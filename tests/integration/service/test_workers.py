@@ -4,17 +4,16 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.commands import complaint, run
+from tests.support.commands import run
 from tests.support.http.server import TENT, post
-from tests.support.serving import ServerProcess, local_service, server_process, wait_for
+from tests.support.serving import ServerProcess, wait_for
 from tests.support.tiny.bundles import make_bundle, sign_again
-from tests.support.waiting import READY_WITHIN
 
 TWO = ("--workers", "2")
 FRESH = {"connection": "close"}  # one connection always reaches the same worker
@@ -88,57 +87,35 @@ def wait_for_a_write(server: ServerProcess) -> socket.socket:
     return connection
 
 
-@pytest.fixture(scope="module")
-def pair(
-    tiny_bundle_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServerProcess]:
-    """A server with two workers that no test kills or writes to."""
-    folder = tmp_path_factory.mktemp("pair")
-    with server_process(tiny_bundle_folder, folder / "state", folder / "stderr", *TWO) as up:
-        two_workers(up)
-        yield up
-
-
-# Numbers --------------------------------------------------------------------------------------
-
-
-def test_counts_add_up_over_the_workers(pair: ServerProcess) -> None:
-    one, other = pair.workers
-    before = predicted(pair)
+def test_numbers_are_those_of_all_workers(start: Start) -> None:
+    server = start(*TWO)
+    one, other = two_workers(server)
     for worker in (one, other):
         with paused(worker):  # so that the other worker answers
             for _ in range(10):
-                ask(pair)
-    wait_for(lambda: predicted(pair) == before + 20)
+                ask(server)
+
+    def scraped(*, beside: int) -> dict[tuple[str, ...], float]:
+        """Scrape the other worker."""
+        with paused(beside):
+            return scrape(server)
+
+    def answered() -> float:
+        return scraped(beside=one)["keymatch_requests_total", "/predict", "200"]
+
+    wait_for(lambda: answered() == 20)  # though nobody has scraped the first worker
     for worker in (one, other):
-        with paused(worker):
-            found = scrape(pair)
-            assert found["keymatch_requests_total", "/predict", "200"] == before + 20
-            assert found["keymatch_request_seconds_count", "/predict"] == before + 20
-            assert found["keymatch_stage_seconds_count", "retrieve"] == before + 20
-            assert found["keymatch_batch_size_sum", "predict"] == before + 20
-
-
-def test_the_memory_is_counted_once_for_all_workers(pair: ServerProcess) -> None:
-    found = scrape(pair)
-    rows = {kind: found["keymatch_memory_rows", kind] for kind in ("base", "live", "tombstone")}
-    assert rows == {"base": 14, "live": 0, "tombstone": 0}
-    assert found["keymatch_memory_version",] == 0
-    assert found["keymatch_log_lag_events",] == 0
-    assert [value for key, value in found.items() if key[0] == "keymatch_build_info"] == [1]
-
-
-def test_a_worker_that_is_never_scraped_still_counts(pair: ServerProcess) -> None:
-    one, other = pair.workers
-
-    def misses() -> float:
-        with paused(one):
-            return scrape(pair)["keymatch_encode_cache_misses_total",]
-
-    before = misses()
-    with paused(other):
-        ask(pair, "a query that nobody asked before")
-    wait_for(lambda: misses() == before + 1)
+        found = scraped(beside=worker)
+        assert found["keymatch_requests_total", "/predict", "200"] == 20
+        assert found["keymatch_request_seconds_count", "/predict"] == 20
+        assert found["keymatch_stage_seconds_count", "retrieve"] == 20
+        assert found["keymatch_batch_size_sum", "predict"] == 20
+        # The memory is counted once for all workers.
+        rows = {kind: found["keymatch_memory_rows", kind] for kind in ("base", "live", "tombstone")}
+        assert rows == {"base": 14, "live": 0, "tombstone": 0}
+        assert found["keymatch_memory_version",] == 0
+        assert found["keymatch_log_lag_events",] == 0
+        assert [value for key, value in found.items() if key[0] == "keymatch_build_info"] == [1]
 
 
 # Ends -----------------------------------------------------------------------------------------
@@ -177,28 +154,6 @@ def test_a_killed_worker_is_replaced_and_its_counts_stay(start: Start, tmp_path:
         socket.create_connection(("127.0.0.1", server.port)).close()
 
 
-@pytest.mark.slow
-def test_an_interrupt_answers_what_was_accepted(
-    start: Start, tiny_bundle_folder: Path, tmp_path: Path
-) -> None:
-    server = start(*TWO)
-    workers = two_workers(server)
-    with closing(wait_for_a_write(server)) as accepted:
-        wait_for(lambda: version_waiters(server) == 1)
-        server.process.send_signal(signal.SIGINT)
-        wait_for(lambda: len(server.logged("Shutting down")) == 2)
-        with local_service(tiny_bundle_folder, tmp_path / "state") as elsewhere:
-            elsewhere.post("/labels", {"labels": [{"text": "ice axe"}]})
-        assert accepted.recv(100).startswith(b"HTTP/1.1 200 ")
-    assert server.process.wait(READY_WITHIN) == 0
-    assert all(ended(worker) for worker in workers)
-    assert not server.logged("defect")
-
-
-def test_sigterm_while_workers_open_ends_orderly(start: Start) -> None:
-    assert start(*TWO, wait=False).stop() == 0
-
-
 def test_workers_end_after_a_killed_parent(start: Start) -> None:
     server = start(*TWO)
     workers = two_workers(server)
@@ -209,22 +164,6 @@ def test_workers_end_after_a_killed_parent(start: Start) -> None:
 
 
 # Starts that fail -----------------------------------------------------------------------------
-
-
-def test_wrong_input_is_one_clear_line_as_with_one_worker(
-    tiny_bundle_folder: Path, tmp_path: Path
-) -> None:
-    nowhere, state = tmp_path / "nowhere", tmp_path / "file"
-    state.write_text("")
-    for bundle, folder, said in (
-        (nowhere, "state", f"{nowhere}/manifest.json is missing: {nowhere} is not a bundle"),
-        (tiny_bundle_folder, "file", f"state folder {state} cannot be used: File exists"),
-    ):
-        places = ("--bundle", bundle, "--state", tmp_path / folder, "--port", "0")
-        refused = run("service", "serve", *places, *TWO)
-        assert refused.returncode == 2
-        assert complaint(refused) == said
-        assert "parent process" not in refused.stderr  # no worker was started
 
 
 @pytest.mark.slow

@@ -5,14 +5,11 @@ The line says what is wrong, where, and what to do. `tests/unit/service/core/tab
 """
 
 import gzip
-import io
 import os
 from pathlib import Path
 
-import pyarrow
 import pytest
 from cyclopts import App
-from pyarrow import parquet
 
 from export.__main__ import app as export
 from tests.support.commands import Refused, status_of
@@ -54,25 +51,15 @@ SAME = "".join(f"tent {n},tent {n}\n" for n in range(30))
 LONG = f"{'x' * 2**20}\n"
 
 
-def cut_parquet() -> bytes:
-    content = io.BytesIO()
-    parquet.write_table(pyarrow.table({"query": ["a"] * 99, "keyword": ["b"] * 99}), content)
-    return content.getvalue()[:-50]
-
-
 BROKEN: dict[str, tuple[str, str | bytes, str, list[str]]] = {
     "wrong delimiter": ("csv", GOOD, "--delimiter ;", [":1: query:", "delimiter: semicolon"]),
     "no header": ("csv", ROWS, "", [":1: query:", "line 1 must name them"]),
     "column twice": ("csv", "query,keyword,query\na,b,c\n", "", [":1: query:", "rename one"]),
-    "header alone": ("csv", HEADER, "", ["holds no rows"]),
-    "picture": ("csv", b"\x89PNG\r\n\x1a\n\0\0", "", [":1:", "not valid UTF-8", "save the file"]),
     "endless row": ("csv", f'query,keyword\n"{LONG * 18}', "", [":2:", "is not closed"]),
     "cut gzip": ("csv.gz", gzip.compress(GOOD.encode() * 9)[:-30], "", ["gzip", "copy the file"]),
-    "cut parquet": ("parquet", cut_parquet(), "", ["cannot be read as parquet"]),
     "text as weight": ("csv", f"{HEADER}a,b,much,1\n", "--weight weight", [":2: weight: 'much'"]),
     "huge weights": ("csv", f"{GOOD}a,b,1e99,1\n", "--weight weight", ["weights", "too large"]),
     "no time": ("csv", f"{HEADER}a,b,1,2026-13-45\n", "--time time", [":2: time:", "ISO 8601"]),
-    "all rows bad": ("csv", f"{HEADER}a,\n", "--on-bad-row skip", ["all 1 rows are bad"]),
     "keyword is query": ("csv", f"query,keyword\n{SAME}", "", ["equals", "--keep-exact"]),
     "one query": ("csv", "query,keyword\na,b\na,c\n", "", ["1 queries", "--test-fraction 0"]),
 }

@@ -2,10 +2,8 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -118,24 +116,3 @@ def test_all_commands_use_that_console() -> None:
     assert len(sources) > 400
     elsewhere = [str(path.relative_to(ROOT)) for path in sources if made.search(path.read_text())]
     assert elsewhere == ["service/command_line.py"]
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_command_in_order(
-    capsys: pytest.CaptureFixture[str], number: signal.Signals, status: int
-) -> None:
-    app, cleaned = App(name="waiting"), []
-
-    @app.default
-    def wait() -> None:
-        try:
-            os.kill(os.getpid(), number)
-            time.sleep(60)
-        finally:
-            cleaned.append(True)
-
-    before = signal.getsignal(number)
-    assert run(app, []) == status
-    assert cleaned and signal.getsignal(number) is before
-    said = "the command was stopped before its output was complete; call it again"
-    assert capsys.readouterr().err == f"error: {number.name}: {said}\n"

@@ -1,5 +1,6 @@
-"""Each command of `keymatch` imports only what it needs and describes itself in the help."""
+"""Each command imports only what it needs and describes itself; `keymatch key` makes a key."""
 
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.keymatch import EXPORT, LAB, USERS, commands_of, keymatch
-from tests.support.commands import status_of
+from tests.support.commands import one_line, status_of
 
 ROOT = Path(__file__).parents[3]
 PRINT_MODULES = """
@@ -67,6 +68,21 @@ def test_help_of_a_command_is_its_whole_docstring(
     said = capsys.readouterr().out
     # The terminal's width breaks the lines, not the docstring.
     assert "names; the service reads it at its start. The key is shown once and stored" in said
+
+
+def test_key_and_line_belong_together(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(keymatch(), "key", "--name", "shop", "--scope", "write, read") == 0
+    printed = capsys.readouterr()
+    shown = printed.err.strip().rsplit(": ", 1)[1]
+    assert printed.out == f"shop:read,write:{hashlib.sha256(shown.encode()).hexdigest()}\n"
+
+
+@pytest.mark.parametrize(("scopes", "said"), [("read,wrte", "'wrte' is no scope"), (",", "''")])
+def test_a_wrong_scope_is_named(capsys: pytest.CaptureFixture[str], scopes: str, said: str) -> None:
+    status = status_of(keymatch(), "key", "--name", "shop", "--scope", scopes)
+    complaint = one_line(status, capsys.readouterr().err)
+    assert said in complaint
+    assert "read, write, admin, metrics" in complaint
 
 
 def test_every_package_has_its_commands() -> None:

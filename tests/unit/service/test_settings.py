@@ -8,6 +8,8 @@ import pytest
 from service import settings as settings_module
 from service.core.errors import InvalidConfig
 from service.core.processes.resources import available_cores
+from service.http.access import Access
+from service.server.worker import ServeConfig
 from service.settings import EngineSettings, Settings, load_settings
 
 
@@ -126,6 +128,20 @@ def test_waiters_for_a_version_take_a_fifth_of_the_connections(
 ) -> None:
     file.write_text(f"[server]\nconnections = {connections}\n")
     assert load_settings(file, {}).engine.version_waiters == waiters
+
+
+@pytest.mark.parametrize(
+    ("most", "connections", "waiters"), [(1_000, 1_000, 200), (368, 368, 184), (5_000, 1_000, 200)]
+)
+def test_waiters_leave_connections_where_few_files_can_be_open(
+    most: int, connections: int, waiters: int
+) -> None:
+    """A worker's limits fit the number of connections that its process can keep open."""
+    config = ServeConfig(
+        bundle=Path("bundle"), bundles=Path(), state="", settings=Settings(), access=Access()
+    ).with_connections(most)
+    assert config.settings.server.connections == connections
+    assert config.settings.engine.version_waiters == waiters
 
 
 def test_more_waiters_than_half_of_the_connections_are_refused(file: Path) -> None:

@@ -40,24 +40,6 @@ def begun(folder: WorkFolder, *parts: bytes, job: Job = MADE) -> Iterator[Job]:
         yield kept
 
 
-def test_parts_become_the_file_in_their_order(folder: WorkFolder) -> None:
-    with begun(folder) as job:
-        assert job == MADE
-        folder.write(1, b"second\n")
-        folder.write(0, b"first\n")
-        folder.finish(2, JsonLines())
-    assert folder.out.read_bytes() == b"first\nsecond\n"
-    assert list(folder.out.parent.iterdir()) == [folder.out]
-
-
-def test_the_same_job_goes_on_at_its_version(folder: WorkFolder) -> None:
-    with begun(folder, b"first\n"):
-        pass
-    with begun(folder, job=replace(MADE, version=9)) as job:
-        assert job == MADE
-        assert (folder.has(0), folder.has(1)) == (True, False)
-
-
 @pytest.mark.parametrize(
     ("other", "said"),
     [
@@ -94,16 +76,6 @@ def test_only_one_process_writes_a_file(folder: WorkFolder) -> None:
             pass
 
 
-def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidData, match=r"out.csv: cannot be written: Not a directory"):
-        with WorkFolder(tmp_path / "file" / "out.csv").opened():
-            pass
-    with pytest.raises(InvalidData, match="file: exists already"):
-        with WorkFolder(tmp_path / "file").opened():
-            pass
-
-
 def part(folder: WorkFolder, number: int) -> Path:
     [path] = folder.folder.glob(f"{number:06}.*.part")
     return path
@@ -115,16 +87,20 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, lambda path: path.write_bytes(b"fir"), Path.touch])
-def test_a_part_that_was_damaged_is_missing(folder: WorkFolder, damage: Callable) -> None:
+def test_a_run_goes_on_at_its_version_and_a_damaged_part_is_missing(
+    folder: WorkFolder, damage: Callable
+) -> None:
     with begun(folder, b"first\n", b"second\n"):
         damage(part(folder, 0))
     harmless = damage is Path.touch
-    with begun(again := WorkFolder(folder.out)):
-        assert (again.has(0), again.has(1)) == (harmless, True)
+    with begun(again := WorkFolder(folder.out), job=replace(MADE, version=9)) as job:
+        assert job == MADE
+        assert (again.has(0), again.has(1), again.has(2)) == (harmless, True, False)
         assert again.damaged == (0 if harmless else 1)
         again.write(0, b"first\n")
         again.finish(2, JsonLines())
     assert folder.out.read_bytes() == b"first\nsecond\n"
+    assert list(folder.out.parent.iterdir()) == [folder.out]
 
 
 def test_a_part_that_is_damaged_before_the_end_is_refused_by_name(folder: WorkFolder) -> None:

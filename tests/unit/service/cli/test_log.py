@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import orjson
@@ -27,14 +27,7 @@ BODIES = (
 )
 
 
-class Said(Protocol):
-    """The output of a command."""
-
-    out: str
-    err: str
-
-
-Log = Callable[..., Said]
+Log = Callable[..., Any]
 
 
 @pytest.fixture
@@ -44,7 +37,7 @@ def run_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     command = App(name="service")
     command.command(log)
 
-    def run(state: object, *options: object, status: int = 0) -> Said:
+    def run(state: object, *options: object, status: int = 0) -> Any:
         assert status_of(command, "log", "--state", state, *options) == status
         return capsys.readouterr()
 

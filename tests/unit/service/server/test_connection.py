@@ -69,24 +69,6 @@ def test_uvloop_raises_where_a_living_transport_takes_nothing() -> None:
         runner.run(write())
 
 
-def test_everything_else_is_the_transports() -> None:
-    sent: list[bytes] = []
-
-    class Open(asyncio.Transport):
-        def write(self, data: object) -> None:
-            sent.append(data)  # type: ignore[arg-type]
-
-        def is_closing(self) -> bool:
-            return False
-
-        def get_write_buffer_size(self) -> int:
-            return 7
-
-    living = LivingTransport(Open())
-    living.write(b"answer")
-    assert (sent, living.get_write_buffer_size()) == ([b"answer"], 7)
-
-
 class FakeTransport:
     """A transport that records what the server does with it."""
 
