@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import Counter, Histogram
 
 from service.settings import Settings
-from service.telemetry import ITEM_KINDS, LIMITS, RELOADS, ROW_KINDS, STAGES, Telemetry
+from service.telemetry import LIMITS, Telemetry
 
 README = Path(__file__).parents[2] / "service/README.md"
 CONTRACT = {
@@ -61,14 +61,6 @@ def test_the_readme_names_every_limit_that_is_shown() -> None:
     assert {name for name in Settings().by_name() if name.endswith("_bytes")} - set(LIMITS) == {
         "body_bytes", "header_bytes"
     }  # fmt: skip
-
-
-def test_label_values_come_from_the_contracts_sets() -> None:
-    reading = ("queue", "tokenize", "encode", "fuse", "retrieve", "score", "rerank")
-    assert STAGES == (*reading, "log_commit", "publish")
-    assert ROW_KINDS == ("base", "sealed", "live", "tombstone")
-    assert ITEM_KINDS == ("base", "sealed", "live", "tombstone")
-    assert RELOADS == ("ok", "failed")
 
 
 def test_seconds_are_counted_in_geometric_buckets_from_50_microseconds() -> None:
