@@ -16,7 +16,7 @@ from service.core.errors import LogError, MemoryFull, NotReady, Overloaded
 from service.core.types import NewLabel
 from service.engine.writing.operations import Written, WrittenLabel
 from service.http import label_stream
-from service.http.answers import LineAnswer, LineRefusal, StreamEnd
+from service.http.answers import LineRefusal, StreamEnd
 from service.http.bounded_model import BoundedModel
 from service.http.label_stream import BATCH_LINES, LabelStream
 from service.http.request_body import HeldBytes, Hold, SideThread
@@ -163,23 +163,6 @@ LINES = st.one_of(
 def _no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait for the rest of a stream that ends early."""
     monkeypatch.setattr(label_stream, "LINGER_SECONDS", 0.01)
-
-
-def test_each_line_is_answered() -> None:
-    writer, client = put([b'{"id": "pm-1", "text": "password manager", "queries": ["bitwarden"]}'])
-    assert writer.applied == [NewLabel(id="pm-1", text="password manager", queries=("bitwarden",))]
-    [answer] = client.answers
-    assert answer == {
-        "line": 1, "id": "pm-1", "status": "created", "version": 1, "neighbours": []
-    }  # fmt: skip
-    assert_answer(answer, LineAnswer)
-    start = client.messages[0]
-    assert start["status"] == 200
-    assert dict(start["headers"]) == {
-        b"content-type": b"application/x-ndjson",
-        b"connection": b"close",
-    }
-    assert client.ended
 
 
 @pytest.mark.parametrize(
