@@ -88,7 +88,8 @@ def mutated(draw: st.DrawFn, bodies: st.SearchStrategy[Any]) -> Any:
     body = draw(bodies)
     parent: Any = body
     for _ in range(draw(st.integers(0, 2))):
-        inner = [one for one in children(parent) if isinstance(one, dict | list) and one]
+        below = parent.values() if isinstance(parent, dict) else parent
+        inner = [one for one in below if isinstance(one, dict | list) and one]
         if inner:
             parent = draw(st.sampled_from(inner))
     keys = list(parent) if isinstance(parent, dict) else list(range(len(parent)))
@@ -105,10 +106,6 @@ def mutated(draw: st.DrawFn, bodies: st.SearchStrategy[Any]) -> Any:
         name = f"{key}{key}" if change == "double" else draw(texts)
         parent[name] = draw(documents)
     return body
-
-
-def children(parent: Any) -> list[Any]:
-    return list(parent.values()) if isinstance(parent, dict) else list(parent)
 
 
 def assert_as_documented(answer: httpx.Response, model: Any) -> None:

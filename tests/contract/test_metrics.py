@@ -1,14 +1,12 @@
 """The contract, the code and service/README.md name the same metrics with the same labels."""
 
 import re
-from itertools import pairwise
 from pathlib import Path
 
-import pytest
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter
 
 from service.settings import Settings
-from service.telemetry import ITEM_KINDS, LIMITS, RELOADS, ROW_KINDS, STAGES, Telemetry
+from service.telemetry import LIMITS, Telemetry
 
 README = Path(__file__).parents[2] / "service/README.md"
 CONTRACT = {
@@ -61,22 +59,3 @@ def test_the_readme_names_every_limit_that_is_shown() -> None:
     assert {name for name in Settings().by_name() if name.endswith("_bytes")} - set(LIMITS) == {
         "body_bytes", "header_bytes"
     }  # fmt: skip
-
-
-def test_label_values_come_from_the_contracts_sets() -> None:
-    reading = ("queue", "tokenize", "encode", "fuse", "retrieve", "score", "rerank")
-    assert STAGES == (*reading, "log_commit", "publish")
-    assert ROW_KINDS == ("base", "sealed", "live", "tombstone")
-    assert ITEM_KINDS == ("base", "sealed", "live", "tombstone")
-    assert RELOADS == ("ok", "failed")
-
-
-def test_seconds_are_counted_in_geometric_buckets_from_50_microseconds() -> None:
-    telemetry = Telemetry()
-    for histogram in (telemetry.request_seconds, telemetry.stage_seconds):
-        assert isinstance(histogram, Histogram)
-        bounds = histogram._upper_bounds[:-1]
-        assert bounds[0] == pytest.approx(50e-6)
-        ratios = {round(b / a, 9) for a, b in pairwise(bounds)}
-        assert len(ratios) == 1
-        assert bounds[-1] > 5

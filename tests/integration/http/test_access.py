@@ -31,7 +31,7 @@ def keys(tmp_path: Path) -> Path:
         "\n"
         f"shop:read:{digest('reads')}\n"
         f"  # the feed\n"
-        f"feed:write:{digest('writes')}\n"
+        f" feed:write:{digest('writes')} \n"
         f"owner:read,write,admin:{digest('everything').upper()}\n"
         f"prometheus:metrics:{digest('scrapes')}\n"
     )

@@ -112,7 +112,7 @@ def stream(server: ServerProcess, *chunks: bytes) -> list[dict[str, Any]]:
 
 
 def lines(*names: str) -> bytes:
-    return b"".join(orjson.dumps({"id": name, "text": name}) + b"\n" for name in names)
+    return b"".join(orjson.dumps({"id": name, "text": f"a {name}"}) + b"\n" for name in names)
 
 
 def test_a_stream_in_gzip_is_answered_line_by_line(server: ServerProcess) -> None:

@@ -62,7 +62,9 @@ def test_every_answer_has_the_strict_headers(
 
 
 def test_the_documentation_is_allowed_what_it_needs_and_no_more(reader: LocalService) -> None:
+    assert reader.get("/").headers["location"] == "/docs"
     page = reader.get("/docs")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
     [policy] = page.headers.get_list("content-security-policy")
     allowed = {rule.split()[0]: rule.split()[1:] for rule in policy.split("; ")}
     assert allowed["default-src"] == allowed["frame-ancestors"] == ["'none'"]

@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import orjson
 import pytest
 
 from tests.support.http.server import post, read_answer
@@ -57,16 +56,3 @@ def test_probes_are_answered_beside_many_bodies_of_many_values(
         time.sleep(0.005)
     assert statuses == [422] * AT_ONCE
     assert slowest < LIVE_SECONDS
-
-
-def test_a_body_of_many_texts_with_commas_is_parsed(server: ServerProcess) -> None:
-    labels = [
-        {"text": f"{number}" + ",{[:" * 400, "queries": [",:" * 500 + f"{number}"]}
-        for number in range(900)
-    ]
-    content = orjson.dumps({"labels": labels})
-    assert content.count(b",") > 172_003
-    answer = server.client.post(
-        "/labels", content=content, headers={"content-type": "application/json"}
-    )
-    assert answer.status_code in (200, 504)

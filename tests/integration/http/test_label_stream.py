@@ -77,6 +77,7 @@ def test_a_trickling_client_gets_each_answer_before_its_next_line(server: Server
             shown = server.client.get(f"/labels/trickle {number}").json()
             assert shown["version"] == answer["version"]
         assert (stream.answer.status, stream.answer.headers["x-request-id"]) == (200, "trickle")
+        assert stream.answer.headers["connection"] == "close"
         stream.end()
         assert stream.rest() == []
 

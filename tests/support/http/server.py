@@ -30,21 +30,18 @@ class HttpService:
         self,
         bundle: Path,
         state: Path,
+        *,
         server: ServerSettings | None = None,
         limits: Limits | None = None,
         **engine: Any,
     ) -> None:
-        server = server or ServerSettings()
-        settings = Settings(
-            engine=EngineSettings(**{"threads": 1, **engine}),
-            limits=limits or Limits(),
-            server=server,
-        )
+        server, limits = server or ServerSettings(), limits or Limits()
+        engine = {"threads": 1, **engine}
+        settings = Settings(engine=EngineSettings(**engine), limits=limits, server=server)
         self._registry = CollectorRegistry()
-        self.guard = ConnectionGuard(server, Gauge("open", "connections", registry=self._registry))
-        state_of_connections = {"guard": self.guard}
+        guard = ConnectionGuard(server, Gauge("open", "connections", registry=self._registry))
         self.engine, _, app = service_parts(
-            bundle, state, settings, connection_state=state_of_connections
+            bundle, state, settings, connection_state={"guard": guard}
         )
         listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = listening.getsockname()[1]
@@ -79,16 +76,10 @@ class HttpService:
 
 
 @contextmanager
-def http_service(
-    bundle: Path,
-    state: Path,
-    server: ServerSettings | None = None,
-    limits: Limits | None = None,
-    **engine: Any,
-) -> Iterator[HttpService]:
-    """Serve until the end of the block; `engine` holds fields of `EngineSettings`."""
+def http_service(bundle: Path, state: Path, **settings: Any) -> Iterator[HttpService]:
+    """Serve until the end of the block, with `server`, `limits` and fields of `EngineSettings`."""
     with no_children():
-        service = HttpService(bundle, state, server, limits, **engine)
+        service = HttpService(bundle, state, **settings)
         service.thread.start()
         try:
             with closing(service.client):

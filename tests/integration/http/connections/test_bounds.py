@@ -31,7 +31,8 @@ def impatient(
 ) -> Iterator[HttpService]:
     """A service that waits for nothing longer than a second."""
     server = ServerSettings(header_seconds=1, body_seconds=1, idle_seconds=1)
-    with http_service(tiny_bundle_folder, tmp_path_factory.mktemp("state"), server) as service:
+    state = tmp_path_factory.mktemp("state")
+    with http_service(tiny_bundle_folder, state, server=server) as service:
         yield service
 
 

@@ -71,7 +71,7 @@ def test_readers_that_never_read_hold_no_more_than_the_setting(
     refused = [answer for answer in answers if answer.startswith(b"HTTP/1.1 429")]
     assert 2 <= len(refused) < READERS
     assert all(b"retry-after" in answer.lower() for answer in refused)
-    assert service.value(HELD) == len(refused)
+    wait_for(lambda: service.value(HELD) == len(refused))
     for connection in connections:
         connection.close()
     wait_for(lambda: held(service) == 0)

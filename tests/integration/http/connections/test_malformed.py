@@ -39,7 +39,10 @@ def test_garbage_after_a_request_takes_nothing_from_its_answer(service: HttpServ
         assert connection.recv(1) == b""
 
 
-@pytest.mark.parametrize("hosts", [b"", b"Host: localhost\r\nHost: localhost\r\n"])
+@pytest.mark.parametrize(
+    "hosts",
+    [b"", *(b"Host: localhost\r\nHost: %b\r\n" % second for second in (b"localhost", b"a"))],
+)
 @pytest.mark.parametrize("path", [b"/health/live", b"/labels/tent", b"/nowhere"])
 def test_http_1_1_has_one_host(service: HttpService, path: bytes, hosts: bytes) -> None:
     with closing(service.connect()) as connection:

@@ -11,7 +11,6 @@ from service.core.errors import (
     Forbidden,
     ForeignOrigin,
     InvalidConfig,
-    MalformedHttp,
     Unauthenticated,
     UnknownHost,
 )
@@ -38,15 +37,6 @@ def file(tmp_path: Path) -> Path:
 
 def access(*scopes: str) -> Access:
     return Access(keys=(ApiKey(name="shop", scopes=frozenset(scopes), digest=DIGEST),))
-
-
-def test_lines_comments_and_blanks(file: Path) -> None:
-    file.write_text(
-        f"# all keys\n\nshop:read:{DIGEST}\n  # indented\n  feed:read,write:{DIGEST} \n"
-    )
-    shop, feed = read_keys(file).keys
-    assert (shop.name, shop.scopes) == ("shop", {"read"})
-    assert (feed.name, feed.scopes) == ("feed", {"read", "write"})
 
 
 @pytest.mark.parametrize(
@@ -164,13 +154,6 @@ def test_on_loopback_only_its_names_are_known(method: str) -> None:
         assert sites().refusal(scope(host, method=method)) is None, host
     for host in FOREIGN:
         assert isinstance(sites().refusal(scope(host, method=method)), UnknownHost), host
-
-
-@pytest.mark.parametrize("second", [b"localhost", b"evil.example"])
-def test_http_1_1_has_one_host(second: bytes) -> None:
-    for headers in ([], [(b"host", b"localhost"), (b"host", second)]):
-        one = {"type": "http", "http_version": "1.1", "method": "GET", "headers": headers}
-        assert isinstance(sites().refusal(one), MalformedHttp)
 
 
 def test_a_container_without_keys_has_the_names_that_no_page_can_take() -> None:

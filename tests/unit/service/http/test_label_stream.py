@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import orjson
@@ -16,7 +16,7 @@ from service.core.errors import LogError, MemoryFull, NotReady, Overloaded
 from service.core.types import NewLabel
 from service.engine.writing.operations import Written, WrittenLabel
 from service.http import label_stream
-from service.http.answers import LineAnswer, LineRefusal, StreamEnd
+from service.http.answers import LineRefusal, StreamEnd
 from service.http.bounded_model import BoundedModel
 from service.http.label_stream import BATCH_LINES, LabelStream
 from service.http.request_body import HeldBytes, Hold, SideThread
@@ -165,23 +165,6 @@ def _no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label_stream, "LINGER_SECONDS", 0.01)
 
 
-def test_each_line_is_answered() -> None:
-    writer, client = put([b'{"id": "pm-1", "text": "password manager", "queries": ["bitwarden"]}'])
-    assert writer.applied == [NewLabel(id="pm-1", text="password manager", queries=("bitwarden",))]
-    [answer] = client.answers
-    assert answer == {
-        "line": 1, "id": "pm-1", "status": "created", "version": 1, "neighbours": []
-    }  # fmt: skip
-    assert_answer(answer, LineAnswer)
-    start = client.messages[0]
-    assert start["status"] == 200
-    assert dict(start["headers"]) == {
-        b"content-type": b"application/x-ndjson",
-        b"connection": b"close",
-    }
-    assert client.ended
-
-
 @pytest.mark.parametrize(
     ("line", "status", "field"),
     [
@@ -212,31 +195,16 @@ def test_a_bad_line_is_answered_by_its_own_problem(
     assert field in fields if field else not fields
 
 
-@given(data=st.data(), kinds=st.lists(st.sampled_from(["good", "bad", "blank"]), max_size=700))
-def test_any_mix_of_lines_is_answered_in_order(data: st.DataObject, kinds: list[str]) -> None:
-    shown = {"bad": b"{", "blank": b" "}
-    content = b"\n".join(shown.get(kind, good(f"{n}").rstrip()) for n, kind in enumerate(kinds, 1))
-    size = data.draw(st.integers(1, len(content) + 1))
-    writer, client = put(content[start : start + size] for start in range(0, len(content), size))
-    numbered = list(enumerate(kinds, 1))
-    assert [label.text for label in writer.applied] == [
-        str(number) for number, kind in numbered if kind == "good"
-    ]
-    assert [(answer["line"], "error" in answer) for answer in client.answers] == [
-        (number, kind == "bad") for number, kind in numbered if kind != "blank"
-    ]
-
-
-def test_batches_are_full_while_lines_come_fast() -> None:
-    writer, client = put([many(1000)])
-    assert [len(call) for call in writer.calls] == [256, 256, 256, 232]
+@pytest.mark.parametrize(
+    ("limits", "sizes"), [({}, [256, 256, 256, 232]), ({"body_bytes": 18 * 100}, [100] * 10)]
+)
+def test_batches_are_full_while_lines_come_fast(limits: dict[str, int], sizes: list[int]) -> None:
+    """A batch is also full once it has the bytes of a body."""
+    writer, client = put([good(*(f"{number:07}" for number in range(1000)))], **limits)
+    assert [len(call) for call in writer.calls] == sizes
     assert [answer["line"] for answer in client.answers] == list(range(1, 1001))
-    assert [answer["version"] for answer in client.answers[255:257]] == [256, 512]
-
-
-def test_a_batch_is_full_once_it_has_the_bytes_of_a_body() -> None:
-    writer, _ = put([good(*"abcdef")], body_bytes=2 * len(good("a").rstrip()))
-    assert [len(call) for call in writer.calls] == [2, 2, 2]
+    versions = dict.fromkeys(answer["version"] for answer in client.answers)
+    assert list(versions) == list(accumulate(sizes))
 
 
 @on_a_loop
@@ -290,7 +258,7 @@ def test_every_line_has_one_answer_up_to_a_failure(
     lines = [answer for answer in client.answers if "line" in answer]
     answered = [answer["line"] for answer in lines]
     assert all(("id" in answer) != ("error" in answer) for answer in lines)
-    assert len(writer.applied) == sum("id" in answer for answer in lines)
+    assert [label.id for label in writer.applied] == [one["id"] for one in lines if "id" in one]
     if fails and writer.calls:
         assert client.answers[-1]["stopped_after"] == answered[-1]
         assert answered == [number for number in numbers if number <= answered[-1]]
@@ -372,8 +340,8 @@ def test_nothing_behind_a_failed_batch_is_applied(
     monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
 ) -> None:
     monkeypatch.setattr(label_stream, "BATCH_SECONDS", 60)  # full batches, also on a busy machine
-    content = many(300) + b"{\n" + many(600)
-    writer, client = put([content[:9000], content[9000:]], {2: error})
+    content, telemetry = many(300) + b"{\n" + many(600), Telemetry()
+    writer, client = put([content[:9000], content[9000:]], {2: error}, telemetry=telemetry)
     assert [len(call) for call in writer.calls] == [256, 255]
     *lines, end = client.answers
     assert [answer["line"] for answer in lines] == list(range(1, 513))
@@ -382,13 +350,9 @@ def test_nothing_behind_a_failed_batch_is_applied(
     assert_answer(end, StreamEnd)
     assert (end["stopped_after"], end["error"]["status"]) == (512, status)
     assert "/disk" not in str(end)
+    counted = b'rejected_total{reason="memory_full"} %d.0' % (status == 507)
+    assert counted in telemetry.render()
     assert client.ended
-
-
-def test_a_stream_that_ends_for_want_of_room_is_counted_once() -> None:
-    telemetry = Telemetry()
-    put([many(600)], {1: MemoryFull("full")}, telemetry=telemetry)
-    assert b'rejected_total{reason="memory_full"} 1.0' in telemetry.render()
 
 
 @on_a_loop
@@ -425,14 +389,6 @@ async def test_a_service_that_drains_ends_the_stream_between_batches(last: bytes
     assert [answer["line"] for answer in lines] == list(range(1, 257))
     assert (end["stopped_after"], end["error"]["status"]) == (256, 503)
     assert client.ended
-
-
-def test_an_idle_stream_ends_when_the_service_drains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(label_stream, "LOOK_SECONDS", 0.001)
-    looks = iter([False] * 5)
-    writer, client = put([HANGS], draining=lambda: next(looks, True))
-    assert [answer["stopped_after"] for answer in client.answers] == [0]
-    assert (writer.calls, client.ended) == ([], True)
 
 
 @on_a_loop

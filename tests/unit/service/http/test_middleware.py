@@ -1,4 +1,4 @@
-"""Exact paths are found directly; prebuilt refusals have the details of each request."""
+"""Prebuilt refusals have the details of each request."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,11 +9,7 @@ import pytest
 
 from service.core.errors import DelayExceeded, KeymatchError, MalformedHttp, Overloaded
 from service.http import problems
-from service.http.access import Access, Sites
-from service.http.endpoint import Call, Endpoint, EndpointRoute
-from service.http.middleware import MOST_ANSWERS, STRICT, Refusals, direct_routes
-from service.http.request_body import HeldBytes, SideThread
-from service.settings import ServerSettings
+from service.http.middleware import MOST_ANSWERS, STRICT, Refusals
 from service.telemetry import Telemetry
 
 SCOPE = {"type": "http", "headers": [(b"x-request-id", b"my-id")]}
@@ -100,24 +96,3 @@ def test_refusals_are_counted_by_reason(refusals: Refusals, telemetry: Telemetry
     assert 'keymatch_rejected_total{reason="refused"} 1.0' in lines
     assert 'keymatch_requests_total{route="/predict",status="429"} 3.0' in lines
     assert 'keymatch_requests_total{route="unmatched",status="400"} 1.0' in lines
-
-
-async def nothing(_call: Call[None]) -> dict[str, Any]:
-    return {}
-
-
-def test_exact_paths_are_found_and_others_are_left_to_the_framework(telemetry: Telemetry) -> None:
-    routes = [
-        EndpointRoute(
-            Endpoint(route=route, summary="", handler=nothing),
-            allowed=[],
-            access=Access(),
-            body_bytes=1,
-            telemetry=telemetry,
-            side_thread=SideThread(),
-            held_bytes=HeldBytes(1),
-        )
-        for route in ("GET /info", "POST /info", "GET /labels/{label_id}")
-    ]
-    found = direct_routes(routes, sites=Sites(ServerSettings(), Access()), telemetry=telemetry)
-    assert found.keys() == {("GET", "/info"), ("HEAD", "/info"), ("POST", "/info")}

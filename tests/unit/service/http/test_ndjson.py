@@ -20,11 +20,9 @@ alphabet = st.sampled_from(
 contents = st.lists(alphabet | st.just(b"x" * LIMIT), max_size=30).map(b"".join)
 
 
-async def pieces(chunks: Sequence[bytes], *, left: bool = False) -> AsyncIterator[bytes]:
+async def pieces(chunks: Sequence[bytes]) -> AsyncIterator[bytes]:
     for chunk in chunks:
         yield chunk
-    if left:
-        raise ConnectionError
 
 
 def hold(limit: int = 1_000_000) -> Hold:
@@ -77,17 +75,6 @@ def test_any_chunking_gives_the_same_lines(content: bytes, data: st.DataObject) 
     bounds = [0, *cuts, len(content)]
     chunks = [content[start:stop] for start, stop in pairwise(bounds)]
     assert lines(*chunks) == split_in_memory(content)
-
-
-def test_the_complete_lines_of_a_broken_stream_are_returned() -> None:
-    async def read() -> list[int]:
-        found = []
-        with pytest.raises(ConnectionError):
-            async for line in read_lines(pieces([b"a\nb\nc"], left=True), limit=LIMIT, hold=hold()):
-                found.append(line.number)
-        return found
-
-    assert asyncio.run(read()) == [1, 2]
 
 
 @on_a_loop

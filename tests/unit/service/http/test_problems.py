@@ -55,22 +55,3 @@ def test_every_error_has_its_status_and_reason(
 def test_messages_for_operators_are_not_sent() -> None:
     for error in (errors.LogError("/srv: disk full"), errors.BundleAltered("/srv/keys.npy")):
         assert b"/srv" not in problems.from_error(error).body
-
-
-def test_fields_are_named_where_they_are_known() -> None:
-    several = [("instances.0.labels.1", "no label has the id 'x'"), ("instances.3.labels.0", "no")]
-    for error, fields in (
-        (errors.UnknownLabels(several), several),
-        (errors.InvalidInput("no", field="depth"), [("depth", "no")]),
-    ):
-        answer = problems.from_error(error)
-        assert answer.status_code == 422
-        assert orjson.loads(answer.body)["errors"] == [
-            {"field": field, "message": message} for field, message in fields
-        ]
-
-
-def test_retry_after_and_the_challenge_are_headers() -> None:
-    busy = problems.from_error(errors.Overloaded("m", retry_after=3))
-    assert busy.headers["retry-after"] == "3"
-    assert "Bearer" in problems.from_error(errors.Unauthenticated("m")).headers["www-authenticate"]

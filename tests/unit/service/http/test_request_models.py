@@ -1,17 +1,23 @@
-"""Request models take their limits from the settings, and missing ids from the text."""
+"""Request models take their limits from the settings; a request's digest depends on its content."""
 
+import hashlib
 from time import thread_time
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from starlette.requests import Request
 
 from service.core.text_identity import identity
+from service.http.bounded_model import BoundedModel
+from service.http.endpoint import request_key
 from service.http.request_models import RequestModels
 from service.settings import Limits
 
 MODELS = RequestModels(Limits())
+REQUEST = Request({"type": "http", "path": "/labels", "headers": [(b"idempotency-key", b"k")]})
 
 
 def test_limits_are_those_of_the_settings() -> None:
@@ -37,12 +43,6 @@ def test_a_label_may_be_forbidden_to_carry_queries_or_metadata() -> None:
     for extra in ({"queries": ["q"]}, {"metadata": {"a": "b"}}):
         with pytest.raises(ValidationError):
             model(labels=[{"text": "a", **extra}])
-
-
-def test_a_label_or_item_without_id_gets_none_here() -> None:
-    assert MODELS.label.model_validate({"text": "AB"}).to_label().id == ""
-    [item] = MODELS.items(items=[{"text": "AB"}]).items
-    assert item.to_item().id == ""
 
 
 @given(text=st.text(min_size=1, max_size=20))
@@ -74,15 +74,6 @@ def test_the_event_loop_normalizes_no_line_of_a_stream() -> None:
     assert thread_time() - start < 0.1
 
 
-def test_equal_texts_of_a_request_are_refused_whatever_their_spelling() -> None:
-    spelled = [{"text": "AB"}, {"text": "\uff41\uff42"}]
-    with pytest.raises(ValidationError, match="label 1 repeats the id 'ab'"):
-        MODELS.labels(labels=spelled)
-    with pytest.raises(ValidationError, match="item 1 repeats the id 'ab'"):
-        MODELS.items(items=spelled)
-    assert MODELS.labels(labels=[{"text": "AB", "id": "1"}, {"text": "AB", "id": "2"}])
-
-
 def test_metadata_has_a_greatest_size_in_bytes_over_all_entries() -> None:
     label = RequestModels(Limits(metadata_bytes=10)).label
     assert label.model_validate({"text": "a", "metadata": {"ab": "cd", "é": "ef"}})
@@ -93,3 +84,33 @@ def test_metadata_has_a_greatest_size_in_bytes_over_all_entries() -> None:
     assert "has 11 bytes" in wrong["msg"] and "at most 10" in wrong["msg"]
     described = label.model_json_schema()["properties"]["metadata"]["description"]
     assert "at most 10 bytes" in described
+
+
+def test_a_field_of_a_later_version_counts_unless_it_has_its_default() -> None:
+    """A request that a client repeats after an upgrade still has the same digest."""
+    click = {"query": "a", "labels": ["b"], "weight": 1.0}
+    before = orjson.dumps({"instances": [click]}, option=orjson.OPT_SORT_KEYS)
+    digests = []
+    for more in ({}, {"unknown": "refuse"}, {"unknown": "skip"}):
+        body = BoundedModel(MODELS.instances).validate({"instances": [click], **more})
+        key = request_key(REQUEST, body, key_name="me")
+        assert key is not None
+        digests.append(key.digest)
+    assert digests[0] == digests[1] == hashlib.sha256(b"/labels\0" + before).hexdigest()
+    assert digests[2] != digests[0]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [{"text": "b", "metadata": {"z": "1", "a": "2"}, "queries": ["y", "x"]}],
+        [{"text": str(number), "id": f"é{number}"} for number in range(300)],
+    ],
+)
+def test_the_digest_is_that_of_the_whole_sorted_document(labels: list[dict[str, object]]) -> None:
+    body = BoundedModel(MODELS.labels).validate({"labels": labels})
+    whole = orjson.dumps(body.model_dump(), option=orjson.OPT_SORT_KEYS)
+    key = request_key(REQUEST, body, key_name="me")
+    assert key is not None
+    assert key.key == "me:k"
+    assert key.digest == hashlib.sha256(b"/labels\0" + whole).hexdigest()

@@ -94,9 +94,3 @@ def test_an_answer_is_refused_with_the_first_result_that_is_too_much() -> None:
     with pytest.raises(InvalidInput, match=r"at least 12\d{5} bytes"):
         serialize(fat.predictions[0])
     serialized(replace(fat, predictions=fat.predictions * 9), explain=False)
-
-
-def test_a_long_answer_is_sent_in_pieces() -> None:
-    tents = JsonAnswer(b"tent" * 100_000)
-    assert body(tents) == b"tent" * 100_000
-    assert tents.size == 400_000
