@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 SERVICE = ROOT / "service"
 # Threads that do periodic work, independent of requests.
 PERIODIC = ("log-checker", "log-watcher")
+SWEPT = {"server/connection.py"}  # also called by a timer of the event loop
 # The writer's own commit tells it to read the log, before or after the answer is sent.
 FOLLOWED = {"engine/loaded_bundle.py"}
 QUIET_SECONDS = 0.3
