@@ -1,8 +1,10 @@
 """The contract, the code and service/README.md name the same metrics with the same labels."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from prometheus_client import Counter
 
 from service.settings import Settings
@@ -59,3 +61,15 @@ def test_the_readme_names_every_limit_that_is_shown() -> None:
     assert {name for name in Settings().by_name() if name.endswith("_bytes")} - set(LIMITS) == {
         "body_bytes", "header_bytes"
     }  # fmt: skip
+
+
+def test_seconds_are_counted_in_geometric_buckets_from_50_microseconds() -> None:
+    telemetry = Telemetry()
+    telemetry.request_seconds.labels("any").observe(1.0)
+    for histogram in (telemetry.request_seconds, telemetry.stage_seconds):
+        samples = [sample for metric in histogram.collect() for sample in metric.samples]
+        bounds = sorted({float(sample.labels["le"]) for sample in samples if "le" in sample.labels})
+        assert bounds[0] == pytest.approx(50e-6)
+        ratios = [later / earlier for earlier, later in pairwise(bounds[:-1])]
+        assert ratios == pytest.approx([ratios[0]] * len(ratios))
+        assert bounds[-2] > 5
