@@ -7,21 +7,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from tests.support.tiny.training import tiny_dataset
-from training.datasets.pair_weights import DAY, decayed, relevance, vote_weights, with_relevance
-
-
-def test_a_row_weighs_half_after_each_half_life() -> None:
-    times = DAY * np.array([0.0, 7.0, 14.0])
-    assert decayed(np.array([8.0, 8.0, 3.0]), times, half_life=7.0).tolist() == [2.0, 4.0, 3.0]
-
-
-@pytest.mark.parametrize(
-    ("scale", "expected"), [("given", 3.0), ("binary", 1.0), ("log", math.log(4.0))]
-)
-def test_relevance(scale: str, expected: float) -> None:
-    found = relevance(csr_matrix([[0.0, 3.0]]), scale=scale)
-    assert found.dtype == np.float32
-    assert found.toarray().tolist() == [[0.0, pytest.approx(expected)]]
+from training.datasets.pair_weights import relevance, vote_weights, with_relevance
 
 
 def test_a_data_set_on_another_scale() -> None:
