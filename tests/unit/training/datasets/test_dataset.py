@@ -1,3 +1,6 @@
+"""The parts of a data set agree; propensities and weights follow from its pairs."""
+
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -6,8 +9,10 @@ from napkinxc import metrics as napkinxc
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidInput
+from tests.support.tiny.training import tiny_dataset
 from training.datasets.dataset import Dataset, Propensity, Split, Texts
 from training.datasets.lf_xmc.rows import SparseRows
+from training.datasets.pair_weights import relevance, vote_weights, with_relevance
 from training.datasets.propensity import inverse_propensity, label_frequency
 
 LABELS = Texts(uids=("a", "b", "c"), texts=("A", "B", "C"))
@@ -72,3 +77,34 @@ def test_agrees_with_napkinxc(a: float, b: float) -> None:
     dense[:, 0] = 0.0
     theirs = napkinxc.Jain_et_al_inverse_propensity(dense, A=a, B=b)
     assert inverse_propensity(csr_matrix(dense), a=a, b=b) == pytest.approx(theirs)
+
+
+def test_a_data_set_on_another_scale() -> None:
+    dataset = tiny_dataset()
+    dataset.train.labels_of.data *= 3.0
+    assert with_relevance(dataset, None) is dataset
+    assert with_relevance(dataset, "given") is dataset
+    scaled = with_relevance(dataset, "log")
+    assert scaled.train.labels_of.data == pytest.approx(math.log(4.0))
+    assert set(dataset.train.labels_of.data.tolist()) == {3.0}
+    assert scaled.test is dataset.test
+
+
+def test_no_weight_becomes_zero_or_infinite() -> None:
+    weights = csr_matrix((np.array([1e-300, 1e300]), ([0, 0], [0, 1])), shape=(1, 2))
+    values = relevance(weights, scale="given")
+    assert values.nnz == 2
+    assert (values.data > 0).all() and np.isfinite(values.data).all()
+
+
+def test_votes_weigh_one_in_the_mean_of_each_row() -> None:
+    labels_of = csr_matrix([[3.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 7.0, 0.0], [1.0, 1.0, 4.0]])
+    weights = vote_weights(labels_of)
+    assert weights is not None
+    assert weights.dtype == np.float32
+    assert weights.tolist() == [1.5, 0.5, 1.0, 0.5, 0.5, 2.0]
+
+
+@pytest.mark.parametrize("rows", [[[1.0, 1.0], [0.0, 1.0]], [[0.3, 0.3], [0.0, 5.0]], [[0.0, 0.0]]])
+def test_equally_relevant_labels_need_no_weights(rows: list[list[float]]) -> None:
+    assert vote_weights(csr_matrix(rows)) is None
