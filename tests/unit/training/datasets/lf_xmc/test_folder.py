@@ -278,16 +278,13 @@ def test_what_the_files_mean(sparse: Path) -> None:
     assert dataset.test.filtered.toarray().tolist() == [[False, True]]
 
 
-def test_uids_are_read_where_they_are_given(sparse: Path) -> None:
+def test_given_uids_are_as_many_as_texts(sparse: Path) -> None:
     (sparse / "label_uids.txt").write_text("r\nb\n")
     assert lf_xmc.read(sparse).labels.uids == ("r", "b")
-
-
-@pytest.mark.parametrize(("uids", "message"), [("r\n", "more lines"), ("r\nb\nx\n", "fewer lines")])
-def test_uids_must_be_as_many_as_texts(sparse: Path, uids: str, message: str) -> None:
-    (sparse / "label_uids.txt").write_text(uids)
-    with pytest.raises(InvalidData, match=f"label_raw_texts.txt.*has {message} than label_uids"):
-        lf_xmc.read(sparse)
+    for uids, more in (("r\n", "more"), ("r\nb\nx\n", "fewer")):
+        (sparse / "label_uids.txt").write_text(uids)
+        with pytest.raises(InvalidData, match=f"label_raw_texts.txt.*has {more} lines than label_"):
+            lf_xmc.read(sparse)
 
 
 @pytest.mark.parametrize(
@@ -318,13 +315,10 @@ def test_a_bad_matrix_is_named(sparse: Path, content: str, where: str) -> None:
     assert str(caught.value).startswith(f"{path}:{where}")
 
 
-def test_an_empty_text_is_named(sparse: Path) -> None:
+def test_an_empty_text_and_missing_sparse_files_are_named(sparse: Path) -> None:
     (sparse / "label_raw_texts.txt").write_text("red\n \n")
     with pytest.raises(InvalidData, match=r"label_raw_texts\.txt:2: title: the text is empty"):
         lf_xmc.read(sparse)
-
-
-def test_missing_sparse_files_are_named(sparse: Path) -> None:
     (sparse / "tst_X_Y.txt").unlink()
     (sparse / "label_raw_texts.txt").unlink()
     with pytest.raises(InvalidData, match=r"missing tst_X_Y\.txt, label_raw_texts\.txt \("):
