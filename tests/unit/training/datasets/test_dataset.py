@@ -1,3 +1,5 @@
+"""The parts of a data set agree; propensities and weights follow from its pairs."""
+
 import math
 from dataclasses import replace
 
@@ -7,8 +9,10 @@ from napkinxc import metrics as napkinxc
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidInput
+from tests.support.tiny.training import tiny_dataset
 from training.datasets.dataset import Dataset, Propensity, Split, Texts
 from training.datasets.lf_xmc.rows import SparseRows
+from training.datasets.pair_weights import relevance, vote_weights, with_relevance
 from training.datasets.propensity import inverse_propensity, label_frequency
 
 LABELS = Texts(uids=("a", "b", "c"), texts=("A", "B", "C"))
@@ -21,11 +25,6 @@ def split(rows: int = 2, labels: int = 3, **changes: csr_matrix) -> Split:
         filtered=csr_matrix((rows, labels), dtype=bool),
     )
     return replace(built, **changes)
-
-
-def test_parts_that_agree() -> None:
-    dataset = Dataset(name="x", train=split(2), test=split(1), labels=LABELS)
-    assert (len(dataset.train), len(dataset.test), len(dataset.labels)) == (2, 1, 3)
 
 
 @pytest.mark.parametrize(
@@ -67,14 +66,6 @@ def test_sparse_rows_sort_their_columns() -> None:
     assert (matrix.dtype, matrix.indices.dtype, matrix.indptr.dtype) == ("f4", "i4", "i4")
 
 
-def test_three_rows_by_hand() -> None:
-    # N = 3; two rows have label 0, one has label 1, none has label 2.
-    labels_of = csr_matrix(np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0]], dtype=np.float32))
-    c = (math.log(3) - 1) * math.sqrt(1.4)
-    expected = [1 + c / math.sqrt(2.4), 1 + c / math.sqrt(1.4), 1 + c / math.sqrt(0.4)]
-    assert inverse_propensity(labels_of, a=0.5, b=0.4) == pytest.approx(expected)
-
-
 def test_frequency_counts_rows_and_not_relevance() -> None:
     labels_of = csr_matrix(np.array([[0.5, 0], [7.0, 0]], dtype=np.float32))
     assert label_frequency(labels_of).tolist() == [2, 0]
@@ -83,5 +74,37 @@ def test_frequency_counts_rows_and_not_relevance() -> None:
 @pytest.mark.parametrize(("a", "b"), [(0.5, 0.4), (0.6, 2.6), (0.55, 1.5)])
 def test_agrees_with_napkinxc(a: float, b: float) -> None:
     dense = (np.random.default_rng(0).random((40, 15)) < 0.2).astype(np.float32)
+    dense[:, 0] = 0.0
     theirs = napkinxc.Jain_et_al_inverse_propensity(dense, A=a, B=b)
     assert inverse_propensity(csr_matrix(dense), a=a, b=b) == pytest.approx(theirs)
+
+
+def test_a_data_set_on_another_scale() -> None:
+    dataset = tiny_dataset()
+    dataset.train.labels_of.data *= 3.0
+    assert with_relevance(dataset, None) is dataset
+    assert with_relevance(dataset, "given") is dataset
+    scaled = with_relevance(dataset, "log")
+    assert scaled.train.labels_of.data == pytest.approx(math.log(4.0))
+    assert set(dataset.train.labels_of.data.tolist()) == {3.0}
+    assert scaled.test is dataset.test
+
+
+def test_no_weight_becomes_zero_or_infinite() -> None:
+    weights = csr_matrix((np.array([1e-300, 1e300]), ([0, 0], [0, 1])), shape=(1, 2))
+    values = relevance(weights, scale="given")
+    assert values.nnz == 2
+    assert (values.data > 0).all() and np.isfinite(values.data).all()
+
+
+def test_votes_weigh_one_in_the_mean_of_each_row() -> None:
+    labels_of = csr_matrix([[3.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 7.0, 0.0], [1.0, 1.0, 4.0]])
+    weights = vote_weights(labels_of)
+    assert weights is not None
+    assert weights.dtype == np.float32
+    assert weights.tolist() == [1.5, 0.5, 1.0, 0.5, 0.5, 2.0]
+
+
+@pytest.mark.parametrize("rows", [[[1.0, 1.0], [0.0, 1.0]], [[0.3, 0.3], [0.0, 5.0]], [[0.0, 0.0]]])
+def test_equally_relevant_labels_need_no_weights(rows: list[list[float]]) -> None:
+    assert vote_weights(csr_matrix(rows)) is None

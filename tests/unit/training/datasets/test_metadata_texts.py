@@ -63,12 +63,6 @@ def test_of_many_items_the_rarest_are_kept_first() -> None:
 LINKS = csr_matrix(np.array([[1, 1, 1], [0, 0, 0], [1, 0, 0]], np.float32))
 
 
-def test_the_rarest_linked_items_come_first() -> None:
-    assert item_frequency(LINKS).tolist() == [2, 1, 1]
-    places = linked_items(LINKS, np.array([9, 1, 5]), count=2)
-    assert places.tolist() == [[1, 2], [NO_ITEM, NO_ITEM], [0, NO_ITEM]]
-
-
 @pytest.mark.parametrize("count", [1, 3, 40])
 def test_they_are_those_of_a_loop_over_rows(count: int) -> None:
     links = csr_matrix(random(50, 30, density=0.2, rng=np.random.default_rng(3)) != 0)

@@ -17,7 +17,7 @@ from service.core.errors import InvalidData, InvalidInput
 from service.core.files.lines import Rejects
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.types import NewLabel
-from tests.support.tiny.tables import FORMATS, ROWS, from_table, relevance, table, write_table
+from tests.support.tiny.tables import FORMATS, ROWS, relevance, table, write_table
 from tests.support.tiny.training import tiny_dataset
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, Texts
@@ -74,13 +74,6 @@ def test_exact_pairs_are_kept_on_request(read: Read) -> None:
     assert filtering.dataset.train.filtered.nnz == 2  # (a, a), and (b, b), which no row has
     assert keeping.dataset.train.filtered.nnz == 0
     assert relevance(keeping.dataset)["a", "a"] == 1.0
-
-
-def test_the_facts_say_what_was_done(read: Read) -> None:
-    rows = [["a", "b", "2024-01-01"], ["a", "b", "2024-01-03"], ["c", "d", 1704412800]]
-    facts = read(rows, "q k t", time="t", test_fraction=0.5).facts
-    assert (facts.rows, facts.merged, facts.test_only) == (3, 1, 1)
-    assert facts.period == (1704067200.0, 1704412800.0)
 
 
 def test_without_a_test_split(read: Read, tmp_path: Path) -> None:
@@ -235,15 +228,6 @@ def test_an_empty_weight_counts_as_one_and_is_reported(
     assert found.facts.unweighted == 2
 
 
-def test_no_row_of_train_is_newer_than_a_test_query() -> None:
-    rng = np.random.default_rng(0)
-    newest = rng.integers(0, 50, 200).astype(float)
-    queries = [f"query {row}" for row in rng.permutation(200)]
-    test = split_by_time(queries, newest, fraction=0.3)
-    assert test.sum() == 60
-    assert newest[~test].max() <= newest[test].min()
-
-
 def test_equal_times_do_not_depend_on_the_order_and_few_rows_hold_none_out() -> None:
     assert not split_by_time(["a", "b"], np.array([1.0, 2.0]), fraction=0.01).any()
     queries = [f"query {row}" for row in range(9)]
@@ -268,15 +252,14 @@ def test_overlap_names_both_rows(tmp_path: Path) -> None:
     refuse_overlap(dataset, folder)
 
 
-HEADER = ["q", "k", "tags", "kind"]
+HEADER = "q k tags kind"
 TAGGED = [
     ["red shoes", "shoes", "shop|  red   things ", "footwear"],
     ["boots", "winter boots", "", "footwear|winter"],
     ["red shoes", "boots", "sale|shop", ""],
     ["hat", "cap", " | |", ""],
 ]
-COLUMNS: dict[str, Any] = {"query": "q", "label": "k", "test_fraction": 0}
-BOTH: dict[str, Any] = {**COLUMNS, "metadata": ("tags",), "label_metadata": ("kind",)}
+BOTH: dict[str, Any] = {"metadata": ("tags",), "label_metadata": ("kind",)}
 
 
 def items(texts: Texts, metadata_of: csr_matrix | None, dataset: Dataset) -> dict[str, list[str]]:
@@ -298,8 +281,8 @@ def of_labels(dataset: Dataset) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("ending", FORMATS)
-def test_a_text_has_the_items_of_all_its_rows(tmp_path: Path, ending: str) -> None:
-    dataset = from_table(write_table(tmp_path, ending, TAGGED, HEADER), **BOTH)
+def test_a_text_has_the_items_of_all_its_rows(read: Read, tmp_path: Path, ending: str) -> None:
+    dataset = read(TAGGED, HEADER, ending, **BOTH).dataset
     assert dataset.metadata is not None
     assert dataset.metadata.texts == ("shop", "red things", "footwear", "winter", "sale")
     assert of_queries(dataset) == {
@@ -314,53 +297,49 @@ def test_a_text_has_the_items_of_all_its_rows(tmp_path: Path, ending: str) -> No
         "cap": [],
     }
     lf_xmc.write(dataset, tmp_path / "written")
-    read = lf_xmc.read(tmp_path / "written")
-    assert (of_queries(read), of_labels(read)) == (of_queries(dataset), of_labels(dataset))
+    again = lf_xmc.read(tmp_path / "written")
+    assert (of_queries(again), of_labels(again)) == (of_queries(dataset), of_labels(dataset))
 
 
-def test_one_side_alone_and_several_columns(tmp_path: Path) -> None:
-    path = write_table(tmp_path, "csv", TAGGED, HEADER)
-    dataset = from_table(path, **COLUMNS, metadata=("tags", "kind"))
+def test_one_side_alone_and_several_columns(read: Read) -> None:
+    dataset = read(TAGGED, HEADER, metadata=("tags", "kind")).dataset
     assert of_queries(dataset)["red shoes"] == ["shop", "red things", "footwear", "sale"]
     assert of_labels(dataset) == {"shoes": [], "winter boots": [], "boots": [], "cap": []}
-    assert from_table(path, **COLUMNS).metadata is None
+    assert read(TAGGED, HEADER).dataset.metadata is None
 
 
-def test_the_items_follow_their_query_into_its_split(tmp_path: Path) -> None:
+def test_the_items_follow_their_query_into_its_split(read: Read) -> None:
     rows = [[f"query {row}", "label", f"item {row}", ""] for row in range(40)]
-    path = write_table(tmp_path, "csv", rows, HEADER)
-    dataset = from_table(path, **{**BOTH, "test_fraction": 0.5})
+    dataset = read(rows, HEADER, **BOTH, test_fraction=0.5).dataset
     for split in (dataset.train, dataset.test):
         found = items(split.instances, split.metadata_of, dataset)
         assert found == {text: [text.replace("query", "item")] for text in split.instances.texts}
 
 
-def test_another_delimiter_and_lists(tmp_path: Path) -> None:
-    path = write_table(tmp_path, "csv", [["a", "b", "x|y, z", ""]], HEADER)
-    dataset = from_table(path, **COLUMNS, metadata=("tags",), metadata_delimiter=", ")
+def test_another_delimiter_and_lists(read: Read) -> None:
+    rows, tags = [["a", "b", "x|y, z", ""]], {"metadata": ("tags",)}
+    dataset = read(rows, HEADER, **tags, metadata_delimiter=", ").dataset
     assert of_queries(dataset) == {"a": ["x|y", "z"]}
     listed = [["a", "b", ["x", "y|z", "", 7], None]]
-    dataset = from_table(write_table(tmp_path, "jsonl", listed, HEADER), **BOTH)
-    assert of_queries(dataset) == {"a": ["x", "y|z", "7"]}
+    assert of_queries(read(listed, HEADER, "jsonl", **BOTH).dataset) == {"a": ["x", "y|z", "7"]}
     with pytest.raises(InvalidInput, match="one character or more"):
-        from_table(path, **COLUMNS, metadata=("tags",), metadata_delimiter="")
+        read(rows, HEADER, **tags, metadata_delimiter="")
 
 
-def test_a_bad_cell_is_a_bad_row_and_links_nothing(tmp_path: Path) -> None:
+def test_a_bad_cell_is_a_bad_row_and_links_nothing(read: Read) -> None:
     rejects = Rejects()
     rows = [["a", "b", [{"x": 1}], None], ["c", "d", True, None], ["e", "f", "fine", None]]
-    path = write_table(tmp_path, "jsonl", rows, HEADER)
-    read = table(path, **BOTH, on_bad=rejects)
+    dataset = read(rows, HEADER, "jsonl", **BOTH, on_bad=rejects).dataset
     assert [str(row) for row in rejects.rows] == [
         "1: tags: must be a text, not dict",
         "2: tags: must be a text, not bool",
     ]
-    assert of_queries(read.dataset) == {"e": ["fine"]}
+    assert of_queries(dataset) == {"e": ["fine"]}
 
 
-def test_columns_without_any_item_are_an_error(tmp_path: Path) -> None:
-    path = write_table(tmp_path, "csv", [["a", "b", "", ""], ["c", "d", "|", ""]], HEADER)
+def test_columns_without_any_item_are_an_error(read: Read) -> None:
+    rows = [["a", "b", "", ""], ["c", "d", "|", ""]]
     with pytest.raises(InvalidData, match="has no metadata in any row of tags, kind"):
-        from_table(path, **BOTH)
+        read(rows, HEADER, **BOTH)
     with pytest.raises(InvalidData, match=":1: colour: there is no such column"):
-        from_table(path, **COLUMNS, metadata=("colour",))
+        read(rows, HEADER, metadata=("colour",))

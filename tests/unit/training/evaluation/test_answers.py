@@ -61,22 +61,17 @@ def answered(dataset: Dataset) -> Answers:
     )
 
 
-def test_filtered_labels_are_no_answers() -> None:
+def test_filtered_labels_are_no_answers_and_right_is_what_the_test_row_has() -> None:
     dataset = tiny_dataset()
-    assert answered(dataset).labels.tolist() == [[0, 1, 2, 3, 4]] * 16
+    found, truth = answered(dataset), dataset.test.labels_of.toarray()
+    assert found.labels.tolist() == [[0, 1, 2, 3, 4]] * 16
+    assert found.right(dataset.test).tolist() == (truth[found.rows][:, :TOP] > 0).tolist()
     filtered = dataset.test.filtered.tolil()
     filtered[:, 1] = True
     changed = replace(dataset, test=replace(dataset.test, filtered=csr_matrix(filtered)))
     found = answered(changed)
     assert found.labels.tolist() == [[0, 2, 3, 4, 5]] * len(found.rows)
     assert np.all(np.diff(found.scores, axis=1) <= 0)
-
-
-def test_right_is_what_the_test_row_has() -> None:
-    dataset = tiny_dataset()
-    found = answered(dataset)
-    truth = dataset.test.labels_of.toarray()
-    assert found.right(dataset.test).tolist() == (truth[found.rows][:, :TOP] > 0).tolist()
 
 
 def test_rows_are_drawn_by_the_seed_among_those_that_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +86,7 @@ def test_rows_are_drawn_by_the_seed_among_those_that_count(monkeypatch: pytest.M
     assert drawn_rows(test, seed=0).tolist() == drawn[:4].tolist()
 
 
-def test_answers_come_back_for_the_same_data_only(tmp_path: Path) -> None:
+def test_answers_come_back_for_the_same_data_and_a_damaged_file_is_named(tmp_path: Path) -> None:
     dataset = tiny_dataset()
     assert read_untrained(tmp_path, dataset) is None
     written = answered(dataset)
@@ -102,11 +97,6 @@ def test_answers_come_back_for_the_same_data_only(tmp_path: Path) -> None:
     for name in ("rows", "labels", "scores"):
         assert np.array_equal(getattr(read, name), getattr(written, name))
     assert read_untrained(tmp_path, tiny_dataset(seed=1)) is None
-
-
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    dataset = tiny_dataset()
-    write_untrained(answered(dataset), dataset, tmp_path)
     path = tmp_path / module.FILE
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InvalidData, match=r"untrained\.safetensors: is damaged; remove it"):
@@ -141,7 +131,7 @@ def both() -> tuple[Answers, Answers]:
     return answers(ours), answers(other, "base")
 
 
-def test_texts_verdicts_and_counts() -> None:
+def test_texts_verdicts_and_counts_come_back_as_written(tmp_path: Path) -> None:
     dataset = tiny_dataset()
     examples = examples_of(*both(), dataset, seed=4)
     assert [query.verdict for query in examples.queries] == ["won", "lost", "same"]
@@ -155,25 +145,17 @@ def test_texts_verdicts_and_counts() -> None:
     assert against is not None
     assert (against.encoder, against.won, against.lost, against.same) == ("base", 1, 1, 1)
     assert against.rows == 3
-
-
-def test_without_the_untrained_memory_nothing_is_judged() -> None:
-    examples = examples_of(both()[0], None, tiny_dataset(), seed=0)
-    assert examples.against is None
-    assert {(query.verdict, query.untrained) for query in examples.queries} == {(None, None)}
-
-
-def test_places_without_an_answer_are_left_out() -> None:
-    few = answers([[0, -1, -1, -1, -1]] * 3)
-    examples = examples_of(few, None, tiny_dataset(), seed=0)
-    assert [len(query.answers) for query in examples.queries] == [1, 1, 1]
-
-
-def test_they_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert read_examples(tmp_path) is None
-    examples = examples_of(*both(), tiny_dataset(), seed=4)
     write_examples(examples, tmp_path)
     assert read_examples(tmp_path) == examples
+
+
+def test_nothing_is_judged_without_the_untrained_memory_nor_shown_without_an_answer() -> None:
+    few = answers([[0, -1, -1, -1, -1]] * 3)
+    examples = examples_of(few, None, tiny_dataset(), seed=0)
+    assert examples.against is None
+    assert {(query.verdict, query.untrained) for query in examples.queries} == {(None, None)}
+    assert [len(query.answers) for query in examples.queries] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

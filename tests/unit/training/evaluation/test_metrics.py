@@ -1,4 +1,4 @@
-"""Each metric is checked by hand, with a slow oracle, and with napkinXC."""
+"""Each metric is checked with a slow oracle and with napkinXC, weighted ones by hand."""
 
 import math
 from functools import partial
@@ -12,6 +12,7 @@ from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidInput
 from training.evaluation import metrics
+from training.evaluation import weighted_metrics as weighted
 
 # Row 0 has the labels {0, 1, 2} and its answers are a hit, a miss, a hit. Row 1 has {3} and gets
 # a miss, a hit, no answer. Row 2 has no label and must change nothing. There are five labels.
@@ -20,7 +21,10 @@ POSITIVES = csr_matrix(
     np.array([[1, 1, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 0]], dtype=np.float32)
 )
 WEIGHTS = np.array([2.0, 4.0, 1.0, 3.0, 9.0])
-LOG3 = 1 / math.log2(3)
+
+
+def padded(ranked: np.ndarray) -> np.ndarray:
+    return np.pad(ranked, ((0, 0), (0, 100 - ranked.shape[1])), constant_values=-1)
 
 
 @pytest.fixture
@@ -35,68 +39,20 @@ def test_rows_without_labels_are_left_out_and_counted(outcome: metrics.RankingOu
     assert outcome.hits.tolist() == [[True, False, True], [False, True, False]]
 
 
-def test_precision_recall_and_ndcg_by_hand(outcome: metrics.RankingOutcome) -> None:
-    for metric, at_one, at_three in (
-        (metrics.precision, 1 / 2, (2 / 3 + 1 / 3) / 2),
-        (metrics.recall, (1 / 3 + 0) / 2, (2 / 3 + 1) / 2),
-        (metrics.ndcg, (1 + 0) / 2, (1.5 / (1.5 + LOG3) + LOG3) / 2),
-        (metrics.coverage, 1 / 4, 3 / 4),
-    ):
-        assert metric(outcome, k=1) == pytest.approx(at_one)
-        assert metric(outcome, k=3) == pytest.approx(at_three)
-
-
-def test_psp_by_hand(outcome: metrics.RankingOutcome) -> None:
-    # The best answer at 1 is label 1 (weight 4) for row 0 and label 3 (weight 3) for row 1.
-    assert metrics.psp(outcome, inverse_propensities=WEIGHTS, k=1) == pytest.approx(2 / (4 + 3))
-    expected = (2 + 1 + 3) / (4 + 2 + 1 + 3)
-    assert metrics.psp(outcome, inverse_propensities=WEIGHTS, k=3) == pytest.approx(expected)
-
-
-def test_psndcg_by_hand(outcome: metrics.RankingOutcome) -> None:
-    ideal = 1 + LOG3 + 0.5
-    found = (2 + 1 * 0.5) / ideal + 3 * LOG3 / 1
-    best = (4 + 2 * LOG3 + 1 * 0.5) / ideal + 3 / 1
-    value = metrics.psndcg(outcome, inverse_propensities=WEIGHTS, k=3)
-    assert value == pytest.approx(found / best)
-
-
-def test_macro_f1_by_hand(outcome: metrics.RankingOutcome) -> None:
+def test_f1_of_labels_and_segments_by_hand(outcome: metrics.RankingOutcome) -> None:
     # At 2, label 0: 1 hit, 2 answers, 1 positive -> 2/3; labels 1, 2: 0; label 3: 1; label 4 is
     # answered but is no positive.
     assert metrics.label_f1(outcome, k=2) == pytest.approx([2 / 3, 0, 0, 1, np.nan], nan_ok=True)
-    assert metrics.macro_f1(outcome, k=2) == pytest.approx((2 / 3 + 1) / 4)
-
-
-def test_macro_f1_by_segment_by_hand(outcome: metrics.RankingOutcome) -> None:
-    value = metrics.macro_f1_by_segment(
-        outcome, train_frequency=np.array([2000, 10, 0, 11, 50]), k=2
-    )
+    frequency = np.array([2000, 10, 0, 11, 50])
+    segments = metrics.macro_f1_by_segment(outcome, train_frequency=frequency, k=2)
     expected = {"head": 2 / 3, "torso": np.nan, "tail": 1.0, "xtail": 0.0, "unseen": 0.0}
-    assert value == pytest.approx(expected, nan_ok=True)
+    assert segments == pytest.approx(expected, nan_ok=True)
 
 
 def test_labels_that_are_not_filtered_move_up() -> None:
     filtered = csr_matrix(np.array([[1, 0, 0, 0, 0], [0, 0, 0, 0, 0], [0, 1, 1, 0, 0]], dtype=bool))
     expected = [[1, 2, -1], [0, 1, -1], [2, -1, -1]]  # positions in RANKED
     assert metrics.unfiltered_first(RANKED, filtered).tolist() == expected
-
-
-def test_a_filtered_positive_is_no_positive() -> None:
-    filtered = csr_matrix(np.array([[1, 0, 0, 0, 1], [0, 0, 0, 1, 0], [0, 0, 0, 0, 0]], dtype=bool))
-    outcome = metrics.ranking_outcome(RANKED, POSITIVES, filtered=filtered)
-    # Row 0 keeps {1, 2} and the ranking [2]. Row 1's only label is filtered, so row 1 is left out.
-    assert outcome.unlabelled == 2
-    assert outcome.sizes.tolist() == [2]
-    assert outcome.ranked.tolist() == [[2, -1, -1]]
-    assert metrics.recall(outcome, k=1) == pytest.approx(1 / 2)
-
-
-def test_a_filter_that_meets_no_positive_changes_only_predictions() -> None:
-    filtered = csr_matrix(np.array([[0, 0, 0, 0, 1], [0] * 5, [0] * 5], dtype=bool))
-    outcome = metrics.ranking_outcome(RANKED, POSITIVES, filtered=filtered)
-    assert outcome.sizes.tolist() == [3, 1]
-    assert metrics.precision(outcome, k=2) == pytest.approx((1 + 0.5) / 2)
 
 
 def test_a_stored_zero_is_no_positive() -> None:
@@ -107,8 +63,7 @@ def test_a_stored_zero_is_no_positive() -> None:
 
 
 def test_evaluate_names_and_percent() -> None:
-    ranked = np.pad(RANKED, ((0, 0), (0, 97)), constant_values=-1)
-    table = metrics.evaluate(ranked, POSITIVES, inverse_propensities=WEIGHTS)
+    table = metrics.evaluate(padded(RANKED), POSITIVES, inverse_propensities=WEIGHTS)
     names = [f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in (1, 3, 5)]
     names += ["R@10", "R@30", "R@100", "F1@5", "coverage@5", "rows", "rows without labels"]
     assert list(table) == names
@@ -265,3 +220,73 @@ def test_agrees_with_napkinxc() -> None:
     ):
         values = [ours(outcome, k=k) for k in range(1, len(theirs) + 1)]
         assert values == pytest.approx(theirs), name
+
+
+# Metrics with weighted clicks. Row 0 has the labels 0, 1, 2 (weights 4, 2, 1) and gets 1, a miss,
+# 0. Row 1 has label 3 and gets a miss, 3, no answer. Row 2 has no label and must change nothing.
+WEIGHTED_RANKED = np.array([[1, 4, 0], [0, 3, -1], [1, 2, 3]])
+CLICKS = csr_matrix(np.array([[4, 2, 1, 0, 0], [0, 0, 0, 0.3, 0], [0, 0, 0, 0, 0]], np.float32))
+LOG3 = 1 / math.log2(3)
+
+
+@pytest.fixture
+def weighted_outcome() -> metrics.RankingOutcome:
+    return weighted.weighted_outcome(WEIGHTED_RANKED, CLICKS)
+
+
+def test_gains_are_shares_of_the_largest_weight(weighted_outcome: metrics.RankingOutcome) -> None:
+    assert weighted_outcome.hits.tolist() == [[0.5, 0.0, 1.0], [0.0, 1.0, 0.0]]
+    assert weighted_outcome.best is not None
+    assert weighted_outcome.best.tolist() == [[1.0, 0.5, 0.25], [1.0, 0.0, 0.0]]
+    assert weighted_outcome.sizes.tolist() == [1.75, 1.0]
+
+
+def test_weighted_metrics_by_hand(weighted_outcome: metrics.RankingOutcome) -> None:
+    best = 1 + 0.5 * LOG3 + 0.25 / 2
+    for metric, at_one, at_three in (
+        (metrics.precision, (0.5 + 0) / 2, (1.5 / 3 + 1 / 3) / 2),
+        (metrics.recall, (0.5 / 1.75 + 0) / 2, (1.5 / 1.75 + 1) / 2),
+        (metrics.ndcg, (0.5 + 0) / 2, ((0.5 + 1 / 2) / best + LOG3) / 2),
+    ):
+        assert metric(weighted_outcome, k=1) == pytest.approx(at_one)
+        assert metric(weighted_outcome, k=3) == pytest.approx(at_three)
+
+
+def test_a_filtered_pair_counts_neither_as_ranked_nor_as_a_positive() -> None:
+    filtered = csr_matrix(np.array([[1, 0, 0, 0, 0], [0, 0, 0, 1, 0], [0] * 5], dtype=bool))
+    outcome = weighted.weighted_outcome(WEIGHTED_RANKED, CLICKS, filtered=filtered)
+    assert outcome.hits.tolist() == [[1.0, 0.0, 0.0]]
+    assert outcome.best is not None and outcome.best.tolist() == [[1.0, 0.5, 0.0]]
+    assert outcome.sizes.tolist() == [1.5]
+
+
+def test_the_table_is_in_percent_under_names_of_its_own() -> None:
+    table = weighted.weighted_table(padded(WEIGHTED_RANKED), CLICKS)
+    names = [f"{name}@{k}" for name in ("P", "nDCG") for k in (1, 3, 5)]
+    assert list(table) == [f"weighted {name}" for name in (*names, "R@10", "R@30", "R@100")]
+    assert table["weighted P@1"] == pytest.approx(25.0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_equal_weights_give_the_plain_metrics(data: st.DataObject) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    rows, labels, k = rng.integers(1, 6), int(rng.integers(3, 9)), 3
+    scale = rng.uniform(0.1, 9.0, size=(rows, 1)).astype(np.float32)
+    truth = rng.random((rows, labels)) < 0.4
+    truth[0, 0] = True
+    ranked = np.array([rng.permutation(labels)[:k] for _ in range(rows)])
+    filtered = csr_matrix((rng.random((rows, labels)) < 0.1) & (np.arange(labels) > 0))
+    ranked, positives = padded(ranked), csr_matrix(truth * scale)
+    found = weighted.weighted_table(ranked, positives, filtered=filtered)
+    plain = metrics.evaluate(
+        ranked, positives, inverse_propensities=np.ones(labels), filtered=filtered
+    )
+    for name, value in found.items():
+        assert value == pytest.approx(plain[name.removeprefix("weighted ")]), name
+
+
+def test_weights_differ_only_within_a_row() -> None:
+    assert weighted.weights_differ(CLICKS)
+    assert not weighted.weights_differ(csr_matrix(np.array([[2.0, 2.0], [3.0, 0.0], [0.0, 0.0]])))
+    assert not weighted.weights_differ(csr_matrix((2, 3)))

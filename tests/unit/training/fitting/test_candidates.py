@@ -100,8 +100,7 @@ def test_slow_hardware_has_smaller_batches_of_the_whole_encoder() -> None:
 def test_ngrams_get_the_time_that_the_whole_encoder_did_not_have() -> None:
     assert CANDIDATES[LONGER](situation(trial(QUICK, HALF))) is None
     candidate = CANDIDATES[LONGER](situation(trial(QUICK, GOOD)))
-    assert candidate is not None and candidate.name == LONGER
-    assert recipes.load(candidate.recipe, candidate.settings).encoder.frozen
+    assert loaded(candidate).encoder.frozen and candidate.name == LONGER
 
 
 def test_mined_labels_are_kept_where_they_help() -> None:
@@ -134,8 +133,8 @@ def test_the_best_beside_the_frozen_encoder_gets_more_time_where_it_leads() -> N
 
 def test_ngrams_that_gained_nothing_are_left_out() -> None:
     for rows, buckets in ((HALF, 0), (GOOD, 65_536)):
-        candidate = CANDIDATES[WHOLE](situation(trial(QUICK, rows)))
-        assert recipes.load(candidate.recipe, candidate.settings).ngrams.buckets == buckets
+        recipe = loaded(CANDIDATES[WHOLE](situation(trial(QUICK, rows))))
+        assert recipe.ngrams.buckets == buckets
 
 
 @pytest.mark.parametrize(
@@ -159,26 +158,19 @@ def test_the_better_loss_gets_the_rest_of_the_time() -> None:
 def test_unidec_gets_the_time_where_its_classifiers_help() -> None:
     tried = [trial(QUICK, GOOD), trial(QUICK_UNIDEC, BETTER), trial(WHOLE, GOOD)]
     assert CANDIDATES[SUPCON](situation(*tried)) is None
-    candidate = CANDIDATES[LONGER](situation(*tried))
-    recipe = recipes.load(candidate.recipe, candidate.settings)
-    assert (recipe.system["name"], recipe.heads.encoder, recipe.ngrams.buckets) == (
-        UNIDEC,
-        384,
-        65_536,
-    )
+    recipe = loaded(CANDIDATES[LONGER](situation(*tried)))
+    assert recipe.system["name"] == UNIDEC
+    assert (recipe.heads.encoder, recipe.ngrams.buckets) == (384, 65_536)
     tried[1] = trial(QUICK_UNIDEC, GOOD)
     assert CANDIDATES[LONGER](situation(*tried)).recipe == RAE
     few = replace(FACTS, labels=150_000)
     assert CANDIDATES[QUICK_UNIDEC](situation(facts=few)) is None, "too few clicks a label"
 
 
-def test_supcon_is_tried_where_rows_have_several_labels() -> None:
+def test_supcon_is_tried_where_rows_have_several_labels_and_first_where_many() -> None:
     single = replace(FACTS, pairs=FACTS.labelled)
     assert CANDIDATES[SUPCON](situation(trial(WHOLE, GOOD), facts=single)) is None
     assert CANDIDATES[SUPCON](situation(trial(WHOLE, HALF))) is None
-
-
-def test_supcon_comes_first_where_rows_have_many_labels() -> None:
     many = replace(FACTS, pairs=20 * FACTS.labelled)
     here = situation(trial(WHOLE, GOOD), facts=many)
     assert CANDIDATES[WHOLE](here).recipe == SUPCON

@@ -12,12 +12,31 @@ import pytest
 from training.fitting.facts import free_bytes
 
 MACHINE = 100_000
-V2 = ("sys/fs/cgroup{}/memory.max", "sys/fs/cgroup{}/memory.current", "sys/fs/cgroup{}/memory.stat")
-V1 = tuple(
-    f"sys/fs/cgroup/memory{{}}/memory.{name}"
-    for name in ("limit_in_bytes", "usage_in_bytes", "stat")
-)
-TWO, ONE = "0::{}\n", "5:devices:/x\n4:cpu,memory:{}\n0::/\n"
+V1 = "memory/box/memory."
+# The groups of the process, files below /sys/fs/cgroup, and the free bytes.
+CASES = {
+    "too much used": ("0::/", {"memory.max": "9000", "memory.current": "9500"}, 0),
+    "file cache is given back": (
+        "0::/",
+        {"memory.max": "9000", "memory.current": "8000", "memory.stat": "anon 5\ninactive_file 30"},
+        1_030,
+    ),
+    "a group above has the limit": (
+        "0::/pod/box",
+        {"pod/box/memory.max": "max", "pod/memory.max": "5000", "pod/memory.current": "1000"},
+        4_000,
+    ),
+    "v1 file cache": (
+        "5:devices:/x\n4:cpu,memory:/box\n0::/",
+        {
+            f"{V1}limit_in_bytes": "6000",
+            f"{V1}usage_in_bytes": "1000",
+            f"{V1}stat": "inactive_file 1\ntotal_inactive_file 500",
+        },
+        5_500,
+    ),
+    "not a number": ("0::/", {"memory.max": "much", "memory.current": "2000"}, MACHINE),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -27,46 +46,17 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
 
 
-def group(names: tuple[str, ...], path: str, *texts: str) -> dict[str, str]:
-    """Return the files of a group: its limit, its usage, and statistics."""
-    return {name.format(path): text for name, text in zip(names, texts, strict=False)}
-
-
-CASES = {
-    "v2": (TWO.format("/"), group(V2, "", "9000\n", "2000\n"), 7_000),
-    "too much used": (TWO.format("/"), group(V2, "", "9000", "9500"), 0),
-    "file cache is given back": (
-        TWO.format("/"),
-        group(V2, "", "9000", "8000", "anon 5\ninactive_file 3000\nslab 1\n"),
-        4_000,
-    ),
-    "a group above has the limit": (
-        TWO.format("/pod/box"),
-        group(V2, "/pod/box", "max", "10") | group(V2, "/pod", "5000", "1000"),
-        4_000,
-    ),
-    "v1 file cache": (
-        ONE.format("/box"),
-        group(V1, "/box", "6000", "1000", "inactive_file 1\ntotal_inactive_file 500\n"),
-        5_500,
-    ),
-    "not a number": (TWO.format("/"), group(V2, "", "much", "2000"), MACHINE),
-}
-
-
 @pytest.mark.parametrize(("groups", "files", "free"), CASES.values(), ids=CASES)
 def test_the_smaller_of_machine_and_group(
     groups: str, files: dict[str, str], free: int, tmp_path: Path
 ) -> None:
-    for name, text in {"proc/self/cgroup": groups, **files}.items():
+    limits = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in {"proc/self/cgroup": groups, **limits}.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(f"{text}\n")
     assert free_bytes(tmp_path) == free
-
-
-def test_the_groups_of_this_process() -> None:
-    assert 0 <= free_bytes() <= MACHINE
+    assert 0 <= free_bytes() <= MACHINE, "the groups of this process"
 
 
 def test_with_a_gpu_it_is_that_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

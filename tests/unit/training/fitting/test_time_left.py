@@ -34,45 +34,42 @@ WHOLE_ENCODER = candidate(WHOLE, encodings=WHOLE_ENCODINGS)
 CLASSIFIERS = candidate(QUICK_UNIDEC, encodings=2, choices=UNIDEC_CHOICES)
 
 
-def test_a_candidate_gets_its_share_without_what_it_does_beside_training() -> None:
-    assert seconds(candidate(QUICK), 1000.0, CHEAP) == pytest.approx(0.08 * 1000 - 2)
-    assert seconds(WHOLE_ENCODER, 1000.0, CHEAP) == pytest.approx(0.15 * 1000 - 3)
-    shortest = seconds(candidate(QUICK), 1058.0, DEAR)
-    assert shortest == pytest.approx(0.1 * 120), "the share is too short, but enough is left"
+REPLACEABLE = replace(WHOLE_ENCODER, replaceable=True)
+OPENED = replace(CHEAP, opening=4.0, extra=6.0)
+SLOW = Cost(encode=200.0, choose=15.0)
+# A candidate, the seconds that are left, what work beside training costs, and its seconds.
+SHARES = {
+    "a share less the time beside training": (candidate(QUICK), 1000.0, CHEAP, 0.08 * 1000 - 2),
+    "opening and extra time count": (candidate(QUICK), 1000.0, OPENED, 0.08 * 1000 - 12),
+    "the whole encoder has a larger share": (WHOLE_ENCODER, 1000.0, CHEAP, 0.15 * 1000 - 3),
+    "more than a share that is too short": (candidate(QUICK), 1058.0, DEAR, 0.1 * 120),
+    # On moby, a trial once took 467 seconds but trained for only five.
+    "a trial would nearly all be encoding": (candidate(QUICK, encodings=2), 1700.0, SLOW, 0.0),
+    "classifiers leave time to the encoder": (CLASSIFIERS, 840.0, DEAR, 0.0),
+    "the whole encoder takes it": (WHOLE_ENCODER, 840.0, DEAR, 840 - 210),
+    "it takes the rest": (WHOLE_ENCODER, 244.0, DEAR, 244 - 210),
+    "others use a short rest better": (REPLACEABLE, 244.0, DEAR, 0.0),
+    "a long rest is the whole encoder's": (REPLACEABLE, 840.0, DEAR, 840 - 210),
+    "no time for the whole encoder": (WHOLE_ENCODER, 214.0, DEAR, 0.0),
+    "ngrams are tried instead": (candidate(QUICK), 214.0, DEAR, 0.1 * 120),
+    "ngrams get the rest": (candidate(LONGER), 214.0, DEAR, 214 - 120),
+    **{
+        f"no time for {name}": (candidate(name), 100.0, DEAR, 0.0)
+        for name in (QUICK, WHOLE, SUPCON, LONGER)
+    },
+}
 
 
-def test_a_trial_that_is_nearly_all_encoding_is_left_out() -> None:
-    """On moby, a trial once took 467 seconds but trained for only five."""
-    slow = Cost(encode=200.0, choose=15.0)
-    assert seconds(candidate(QUICK, encodings=2), 1700.0, slow) == 0.0
-    assert seconds(candidate(QUICK), 2100.0, slow) > SHORTEST
+@pytest.mark.parametrize(("tried", "left", "cost", "expected"), SHARES.values(), ids=SHARES)
+def test_the_seconds_of_a_candidate(
+    tried: Candidate, left: float, cost: Cost, expected: float
+) -> None:
+    assert seconds(tried, left, cost) == pytest.approx(expected)
 
 
-def test_classifiers_do_not_take_the_time_of_the_whole_encoder() -> None:
-    assert seconds(CLASSIFIERS, 840.0, DEAR) == 0.0
-    assert seconds(WHOLE_ENCODER, 840.0, DEAR) == pytest.approx(840 - 210)
-
-
-def test_the_whole_encoder_does_not_take_time_that_others_use_better() -> None:
-    """On a slow core it would encode and choose for 210 seconds and train for only 34."""
-    assert seconds(WHOLE_ENCODER, 244.0, DEAR) == pytest.approx(244 - 210)
-    replaceable = replace(WHOLE_ENCODER, replaceable=True)
-    assert seconds(replaceable, 244.0, DEAR) == 0.0
-    assert seconds(replaceable, 840.0, DEAR) == pytest.approx(840 - 210)
-
-
-def test_without_time_for_the_whole_encoder_ngrams_are_tried_and_get_the_rest() -> None:
-    assert seconds(WHOLE_ENCODER, 214.0, DEAR) == 0.0
-    assert seconds(candidate(QUICK), 214.0, DEAR) == pytest.approx(0.1 * 120)
-    assert seconds(candidate(LONGER), 214.0, DEAR) == pytest.approx(214 - 120)
-    for name in (QUICK, WHOLE, SUPCON, LONGER):
-        assert seconds(candidate(name), 100.0, DEAR) == 0.0
-
-
-def test_what_opening_took_and_what_was_not_foreseen_is_time_beside_training() -> None:
-    slow = replace(CHEAP, opening=4.0, extra=6.0)
-    assert slow.closing(1, 1) == pytest.approx(8.0)
-    assert seconds(candidate(QUICK), 1000.0, slow) == pytest.approx(0.08 * 1000 - 12)
+def test_a_trial_is_not_too_short_and_closing_takes_time() -> None:
+    assert seconds(candidate(QUICK), 2100.0, SLOW) > SHORTEST
+    assert OPENED.closing(1, 1) == pytest.approx(8.0)
 
 
 def test_a_deadline_ends_its_block() -> None:

@@ -54,15 +54,14 @@ def test_one_query_is_revealed_of_each_hidden_label(split: NovelSplit) -> None:
         assert query in train
 
 
-def test_the_same_seed_hides_the_same_labels(split: NovelSplit) -> None:
+def test_the_same_seed_hides_the_same_labels_and_is_read_as_written(
+    split: NovelSplit, tmp_path: Path
+) -> None:
     again = novel_split.split_novel(tiny_dataset(), fraction=0.25, seed=0)
     other = novel_split.split_novel(tiny_dataset(), fraction=0.25, seed=1)
     assert again.everything.labels.uids == split.everything.labels.uids
     assert again.revealed() == split.revealed()
     assert other.everything.labels.uids != split.everything.labels.uids
-
-
-def test_a_split_is_read_as_written(split: NovelSplit, tmp_path: Path) -> None:
     novel_split.write(split, tmp_path / "split")
     read = novel_split.read(tmp_path / "split")
     assert read.facts == split.facts
@@ -106,19 +105,15 @@ def test_damaged_facts_are_named(
         novel_split.read(tmp_path / "split")
 
 
-def test_a_missing_data_set_is_named(split: NovelSplit, tmp_path: Path) -> None:
-    novel_split.write(split, tmp_path / "split")
-    (tmp_path / "split" / "seen").rename(tmp_path / "gone")
-    with pytest.raises(InvalidData, match="is not a folder"):
-        novel_split.read(tmp_path / "split")
-
-
-def test_a_query_too_many_for_one_label_is_named(split: NovelSplit, tmp_path: Path) -> None:
+def test_damaged_data_are_named(split: NovelSplit, tmp_path: Path) -> None:
     novel_split.write(split, tmp_path / "split")
     rows = tmp_path / "split" / "all" / "trn.json.gz"
     lines = gzip.decompress(rows.read_bytes()).replace(b"[12]", b"[13]")
     rows.write_bytes(gzip.compress(lines))
     with pytest.raises(InvalidData, match="exactly one query for each novel label"):
+        novel_split.read(tmp_path / "split")
+    (tmp_path / "split" / "seen").rename(tmp_path / "gone")
+    with pytest.raises(InvalidData, match="is not a folder"):
         novel_split.read(tmp_path / "split")
 
 
@@ -158,14 +153,10 @@ def test_seen_labels_do_not_count() -> None:
     assert POSITIVES.nnz == 6  # the argument is unchanged
 
 
-def test_filtered_labels_move_later_ones_up() -> None:
+def test_filtered_labels_move_later_ones_up_and_none_has_no_recall() -> None:
     filtered = csr_matrix(([True], ([0], [1])), shape=(3, 8))
     ranked = padded([0, 3, 1, 2, 5, 4], [1, 2, 0, 3, 4, 5], [7, 1, 2, 3, 4, 5])
     found = novel_recalls(ranked, POSITIVES, filtered, seen=SEEN)
     assert found["novel_R@5"] == pytest.approx(100.0)
-
-
-def test_without_novel_labels_there_is_no_recall() -> None:
-    ranked = padded([0], [0], [0])
     found = novel_recalls(ranked, POSITIVES[[1, 1, 1]], NONE_FILTERED, seen=SEEN)
     assert all(np.isnan(value) for value in found.values())

@@ -130,11 +130,6 @@ def pairs() -> Pairs:
     )
 
 
-def test_places_within_each_query() -> None:
-    assert pairs().counts.tolist() == [3, 2]
-    assert pairs().ranks.tolist() == [0, 1, 2, 0, 1]
-
-
 def test_new_scores_rank_anew_and_equal_ones_by_id() -> None:
     ranked = pairs().ranked_by(np.array([0.0, 1.0, 1.0, 2.0, 2.0]), top_k=2, order=BY_ID)
     assert ranked.tolist() == [[5, 3], [-1, -1], [3, 1]]
@@ -142,7 +137,9 @@ def test_new_scores_rank_anew_and_equal_ones_by_id() -> None:
     assert longer.tolist() == [[7, 3, 5, -1], [-1] * 4, [3, 1, -1, -1]]
 
 
-def test_a_part_of_the_pairs() -> None:
+def test_the_places_of_all_and_of_a_part() -> None:
+    assert pairs().counts.tolist() == [3, 2]
+    assert pairs().ranks.tolist() == [0, 1, 2, 0, 1]
     for part in (np.array([1, 2, 4]), np.array([False, True, True, False, True])):
         kept = pairs().only(part)
         assert kept.labels.tolist() == [3, 5, 1] and kept.counts.tolist() == [2, 1]

@@ -155,18 +155,13 @@ def test_too_few_held_out_rows_are_refused(
         assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_run_is_opened_with_the_rows_that_it_holds_out(two_runs: Path) -> None:
-    run = open_run(two_runs / "rae", lf_xmc.read(two_runs / "data"))
+def test_a_finished_run_is_opened_with_its_own_data_only(two_runs: Path, tmp_path: Path) -> None:
+    dataset = lf_xmc.read(two_runs / "data")
+    run = open_run(two_runs / "rae", dataset)
     assert (run.name, run.best) == ("rae", two_runs / "rae" / "best")
     assert len(run.slices.held_out) == 8 and run.seconds > 0.0
-
-
-def test_a_run_that_has_not_finished_is_refused(two_runs: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidData, match="is missing: the run has not finished"):
-        open_run(tmp_path, lf_xmc.read(two_runs / "data"))
-
-
-def test_other_data_are_refused(two_runs: Path) -> None:
+        open_run(tmp_path, dataset)
     dataset = tiny_dataset(seed=1)
     with pytest.raises(InvalidInput, match="was trained on other texts"):
         open_run(two_runs / "rae", dataset)

@@ -90,9 +90,7 @@ def test_the_slope_and_the_intercept_of_made_up_relevance() -> None:
     assert (found.slope, found.intercept) == pytest.approx((2.0, -1.0), abs=0.05)
     assert calibration_error(found.probabilities(sums), positive) < 0.01
     assert calibration_error(UNCALIBRATED.probabilities(sums), positive) > 0.1
-
-
-def test_what_cannot_be_fitted_stays_as_it_is() -> None:
+    # What cannot be fitted stays as it is.
     sums = np.linspace(-1.0, 1.0, 10)
     assert calibrate(sums, np.zeros(10, bool)) == UNCALIBRATED
     assert calibrate(sums, sums < 0.0) == UNCALIBRATED  # larger sums are relevant less often

@@ -1,4 +1,4 @@
-"""The JSON format: how it is read, and that errors name file and line."""
+"""Both formats, JSON and sparse text: how they are read, and that errors name file and line."""
 
 import gzip
 import json
@@ -247,3 +247,86 @@ def test_debian_seealso_reads_cleanly() -> None:
     assert dataset.test.labels_of[:, ~seen].nnz == 3_073
     for split in (dataset.train, dataset.test):
         assert split.labels_of.multiply(split.filtered).nnz == 0
+
+
+# The sparse text format ---------------------------------------------------------------------------
+
+FILES = {
+    "label_raw_texts.txt": "red\nblue\n",
+    "train_raw_texts.txt": "rose\nsky\n",
+    "test_raw_texts.txt": "poppy\n",
+    "trn_X_Y.txt": "2 2\n1:0.5 0:2\n\n",
+    "tst_X_Y.txt": "1 2\n0:1.0\n",
+    "filter_labels_test.txt": "0 1\n",
+}
+
+
+@pytest.fixture
+def sparse(tmp_path: Path) -> Path:
+    target = tmp_path / "flowers"
+    target.mkdir()
+    for name, content in FILES.items():
+        (target / name).write_text(content)
+    return target
+
+
+def test_what_the_files_mean(sparse: Path) -> None:
+    dataset = lf_xmc.read(sparse)
+    assert dataset.labels.texts == ("red", "blue")
+    assert dataset.labels.uids == ("0", "1")
+    assert dataset.train.labels_of.toarray().tolist() == [[2.0, 0.5], [0.0, 0.0]]
+    assert dataset.test.filtered.toarray().tolist() == [[False, True]]
+
+
+def test_given_uids_are_as_many_as_texts(sparse: Path) -> None:
+    (sparse / "label_uids.txt").write_text("r\nb\n")
+    assert lf_xmc.read(sparse).labels.uids == ("r", "b")
+    for uids, more in (("r\n", "more"), ("r\nb\nx\n", "fewer")):
+        (sparse / "label_uids.txt").write_text(uids)
+        with pytest.raises(InvalidData, match=f"label_raw_texts.txt.*has {more} lines than label_"):
+            lf_xmc.read(sparse)
+
+
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        *((head, "1: expected a header `rows columns`") for head in ("", "2\n\n\n", "two 2\n\n\n")),
+        ("3 2\n\n\n\n", "1: header: is 3 2, but there are 2 texts and 2 labels"),
+        ("2 3\n\n\n", "1: header: is 2 3, but there are 2 texts and 2 labels"),
+        ("2 2\n0:1\n", "2: the file ends after 1 rows, but the header says 2"),
+        ("2 2\n0:1\n\n\n", "4: the file ends after 3 rows, but the header says 2"),
+        *(
+            (f"2 2\n\n{word}\n", f"3: expected `label:relevance`, not {word!r}")
+            for word in ("0", "0:x", "-1:1", "0:1:1")
+        ),
+        ("2 2\n\n2:1\n", "3: label: 2 is out of range: it must be below 2"),
+        ("2 2\n\n0:1 0:1\n", "3: label: a label is repeated"),
+        *(
+            (f"2 2\n\n0:{value}\n", f"3: relevance: {value} is not a positive finite number")
+            for value in ("0.0", "nan", "inf")
+        ),
+    ],
+)
+def test_a_bad_matrix_is_named(sparse: Path, content: str, where: str) -> None:
+    path = sparse / "trn_X_Y.txt"
+    path.write_text(content)
+    with pytest.raises(InvalidData) as caught:
+        lf_xmc.read(sparse)
+    assert str(caught.value).startswith(f"{path}:{where}")
+
+
+def test_an_empty_text_and_missing_sparse_files_are_named(sparse: Path) -> None:
+    (sparse / "label_raw_texts.txt").write_text("red\n \n")
+    with pytest.raises(InvalidData, match=r"label_raw_texts\.txt:2: title: the text is empty"):
+        lf_xmc.read(sparse)
+    (sparse / "tst_X_Y.txt").unlink()
+    (sparse / "label_raw_texts.txt").unlink()
+    with pytest.raises(InvalidData, match=r"missing tst_X_Y\.txt, label_raw_texts\.txt \("):
+        lf_xmc.read(sparse)
+
+
+def test_json_wins_where_both_are_whole(sparse: Path) -> None:
+    (sparse / "filter_labels_test.txt").unlink()
+    for name in ("trn.json", "tst.json", "lbl.json"):
+        (sparse / name).write_text('{"uid": "u", "title": "from json"}\n')
+    assert lf_xmc.read(sparse).labels.texts == ("from json",)

@@ -1,6 +1,7 @@
 """`read` returns what `write` wrote, in both formats, packed and plain."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidData, InvalidInput
+from tests.support.tiny.training import tiny_dataset, with_colour_metadata
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, Propensity, Split, Texts
 from training.datasets.lf_xmc.folder import Layout
@@ -93,29 +95,16 @@ def test_what_is_written_is_read_back(layout: Layout, data: st.DataObject, compr
         assert_equal(dataset, lf_xmc.read(Path(folder) / "out"))
 
 
-def small(*, label: str = "keyword", metadata: Texts | None = None) -> Dataset:
-    def split(uid: str) -> Split:
-        one = csr_matrix(np.ones((1, 1), dtype=np.float32))
-        return Split(
-            instances=Texts.named_by_text([f"query {uid}"]),
-            labels_of=one,
-            filtered=csr_matrix((1, 1), dtype=bool),
-            metadata_of=one if metadata else None,
-        )
-
-    return Dataset(
-        name="small",
-        train=split("1"),
-        test=split("2"),
-        labels=Texts(uids=("k",), texts=(label,)),
-        label_metadata=split("1").metadata_of,
-        metadata=metadata,
-    )
+def labelled(text: str) -> Dataset:
+    """Return the tiny data set with another text of its first label."""
+    dataset = tiny_dataset()
+    texts = (text, *dataset.labels.texts[1:])
+    return replace(dataset, labels=replace(dataset.labels, texts=texts))
 
 
 def test_equal_data_gives_equal_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        lf_xmc.write(small(), tmp_path / name)
+        lf_xmc.write(tiny_dataset(), tmp_path / name)
     for path in sorted((tmp_path / "one").iterdir()):
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
 
@@ -124,20 +113,19 @@ def test_an_existing_target_is_refused_and_untouched(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("keep")
     with pytest.raises(InvalidData, match="exists already"):
-        lf_xmc.write(small(), tmp_path / "out")
+        lf_xmc.write(tiny_dataset(), tmp_path / "out")
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "mine"]
 
 
-@pytest.mark.parametrize("uid_or_text", ["a\nb", "a\rb"])
-def test_a_failed_write_leaves_nothing(tmp_path: Path, uid_or_text: str) -> None:
+@pytest.mark.parametrize("text", ["a\nb", "a\rb"])
+def test_a_failed_write_leaves_nothing(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidInput, match="label row 0 contains a line break"):
-        lf_xmc.write(small(label=uid_or_text), tmp_path / "out", layout="sparse")
+        lf_xmc.write(labelled(text), tmp_path / "out", layout="sparse")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_json_form_keeps_line_breaks_and_the_sparse_one_has_no_metadata(tmp_path: Path) -> None:
-    lf_xmc.write(small(label="a\r\nb"), tmp_path / "new" / "set")
-    assert lf_xmc.read(tmp_path / "new" / "set").labels.texts == ("a\r\nb",)
-    metadata = Texts.named_by_text(["tag"])
+    lf_xmc.write(labelled("a\r\nb"), tmp_path / "new" / "set")
+    assert lf_xmc.read(tmp_path / "new" / "set").labels.texts[0] == "a\r\nb"
     with pytest.raises(InvalidInput, match="cannot store metadata"):
-        lf_xmc.write(small(metadata=metadata), tmp_path / "out", layout="sparse")
+        lf_xmc.write(with_colour_metadata(tiny_dataset()), tmp_path / "out", layout="sparse")

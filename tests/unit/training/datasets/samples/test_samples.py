@@ -52,11 +52,8 @@ def test_rows_are_sorted_and_split_as_by_data_pairs() -> None:
     assert (one.train.labels_of != other.train.labels_of).nnz == 0
     for split, test in ((one.train, False), (one.test, True)):
         assert all(is_test(t, fraction=0.2, seed=0) == test for t in split.instances.texts)
-
-
-def test_too_few_rows() -> None:
     with pytest.raises(InvalidInput, match="n: 1 rows are too few for a train and a test split"):
-        build([("a", ["b"])], name="n", source="s")
+        build(ROWS[:1], name="n", source="s")
 
 
 def test_a_sample_of_a_file(tmp_path: Path) -> None:

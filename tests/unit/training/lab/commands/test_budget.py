@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from service.command_line import run
-from tests.support.commands import WIDE, Refused, one_line, status_of
+from tests.support.commands import one_line, status_of
 from training.__main__ import app
 from training.checkpoints.choices import Choices, write_choices
 from training.datasets import lf_xmc
@@ -27,20 +27,6 @@ def trained(model: Path, tmp_path: Path) -> Path:
     choices = Choices(system="rae", tau=0.1, memorization=0.5, depth=9)
     write_choices(folder / "best", choices)
     return folder
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Refused:
-    """`refused("budget", ...)` returns the command's error message."""
-    for name, value in WIDE.items():
-        monkeypatch.setenv(name, value)
-
-    def refuse(*arguments: object) -> str:
-        capsys.readouterr()
-        status = status_of(app, *arguments)
-        return one_line(status, capsys.readouterr().err)
-
-    return refuse
 
 
 def test_a_curve_is_measured_on_both_sides(model: Path, data: Path, tmp_path: Path) -> None:
@@ -83,17 +69,20 @@ def test_a_runs_own_rows_and_choices_are_taken(trained: Path, data: Path) -> Non
 
 
 def test_what_is_wrong_is_one_line(
-    refused: Refused, data: Path, model: Path, trained: Path, tmp_path: Path
+    data: Path, model: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def refused(*arguments: object) -> str:
+        return one_line(status_of(app, "budget", *arguments), capsys.readouterr().err)
+
     places = ("--data", data, "--encoder", model)
-    assert "above 0" in refused("budget", *places, "--budget", "0.5", "0")
-    assert "not 1.5" in refused("budget", *places, "--budget", "1.5")
-    assert refused("budget", "--data", data) == "give either --run or --encoder"
-    assert "too many" in refused("budget", *places, "--held-out", "40")
-    own = refused("budget", "--data", data, "--run", trained, "--held-out", "4")
+    assert "above 0" in refused(*places, "--budget", "0.5", "0")
+    assert "not 1.5" in refused(*places, "--budget", "1.5")
+    assert refused("--data", data) == "give either --run or --encoder"
+    assert "too many" in refused(*places, "--held-out", "40")
+    own = refused("--data", data, "--run", trained, "--held-out", "4")
     assert "a run has its own held-out rows" in own
-    assert "run.json" in refused("budget", "--data", data, "--run", tmp_path / "none")
+    assert "run.json" in refused("--data", data, "--run", tmp_path / "none")
     document = orjson.loads((trained / "run.json").read_bytes())
     document["settings"]["validation"]["rows"] = 0
     (trained / "run.json").write_bytes(orjson.dumps(document))
-    assert "holds no rows out" in refused("budget", "--data", data, "--run", trained)
+    assert "holds no rows out" in refused("--data", data, "--run", trained)

@@ -106,14 +106,6 @@ def test_each_entry_is_trained_and_scored_once(
             ],
         ),
         (
-            FIRST + entry("g", recipe="ngame", guided_by="r"),
-            ("--only", "g"),
-            [
-                "lab train ngame --data DATA --out RUNS/g --set guidance.oracle=RUNS/r",
-                "score --run RUNS/g --data DATA --name g",
-            ],
-        ),
-        (
             FIRST + entry("h", recipe="unidec-heads", encoder_of="r"),
             ("--only", "h", "--seed", "0", "1"),
             [
@@ -152,7 +144,7 @@ def test_each_entry_is_trained_and_scored_once(
             ],
         ),
     ],
-    ids=["fit", "guided", "encoder of", "rerank and score", "seeds"],
+    ids=["fit", "encoder of", "rerank and score", "seeds"],
 )
 def test_each_kind_of_entry_has_its_commands(
     comparison: str, options: tuple[str, ...], expected: list[str], shown: Shown

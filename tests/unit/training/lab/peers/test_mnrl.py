@@ -72,7 +72,7 @@ def test_the_same_seed_gives_the_same_encoder(fitted, folder: Path) -> None:
     assert (vectors(fitted.folder) == vectors(again.folder)).all()
 
 
-def test_pairs_are_those_of_training(folder: Path) -> None:
+def test_pairs_are_those_of_training_rows_that_are_not_held_out(folder: Path) -> None:
     dataset = tiny_dataset()
     known = {(text, word) for text in dataset.train.instances.texts for word in text.split()}
     chosen = settings(folder, steps=2)
@@ -88,17 +88,10 @@ def test_pairs_are_those_of_training(folder: Path) -> None:
     assert set(drawn) < known
     assert set(zip(every["anchor"], every["positive"], strict=True)) == known
 
-
-def test_rows_that_are_held_out_do_not_train(folder: Path) -> None:
-    dataset = tiny_dataset()
-    data, chosen = peer_training_data(dataset), settings(folder, steps=99, held_out=5)
-
-    slices = mnrl.held_out(data, chosen)
-    pairs = mnrl.text_pairs(data, load_encoder(chosen.encoder), chosen, rows=slices.kept)
-
-    texts = dataset.train.instances.texts
+    slices = mnrl.held_out(data, settings(folder, steps=99, held_out=5))
+    pairs = mnrl.text_pairs(data, encoder, settings(folder, steps=99), rows=slices.kept)
     assert len(slices.held_out) == 5
-    assert set(pairs["anchor"]) == {texts[row] for row in slices.kept}
+    assert set(pairs["anchor"]) == {dataset.train.instances.texts[row] for row in slices.kept}
 
 
 def test_a_budget_of_seconds_ends_training(folder: Path) -> None:

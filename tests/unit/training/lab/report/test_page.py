@@ -1,4 +1,4 @@
-"""The page is self-contained and escaped, and has no empty sections."""
+"""The page is self-contained and escaped, and has no empty sections; its plots are reproducible."""
 
 import re
 from dataclasses import replace
@@ -17,15 +17,17 @@ from training.evaluation.examples import (
 )
 from training.lab.report import page as page_module
 from training.lab.report.page import LONGEST_TEXT, WORDS, choice, render, section_of
+from training.lab.report.plots import Curve, draw, plane
 from training.lab.report.tables import METRICS
 
 
 @pytest.fixture(autouse=True)
 def _no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip the plots, which take time and are tested in `test_plots.py`."""
+    """Skip the plots, which take time and have tests of their own."""
     monkeypatch.setattr(page_module, "plane", lambda runs: b"a picture")
 
 
+PNG = b"\x89PNG\r\n\x1a\n"
 LOADING = ("src", "srcset", "href", "data", "poster", "action", "background")
 
 
@@ -191,3 +193,15 @@ def test_no_text_breaks_the_page(text: str, shown: str, run: Any) -> None:
     assert "script" not in elements.tags
     assert elements.text.count(shown) >= 6
     assert len(page) < len(page_of(judged(run))) + 5_000
+
+
+def test_a_picture_is_png_and_the_same_each_time(run: Any, peer: Any) -> None:
+    picture = plane([run(), peer])
+    assert picture.startswith(PNG)
+    assert plane([run(), peer]) == picture
+
+
+@pytest.mark.parametrize("name", ["_hidden", "$x_$ {", "a" * 200, "<b>&", ""])
+def test_any_name_can_be_drawn(name: str) -> None:
+    curve = Curve(name=name, points=[(1.0, 2.0), (2.0, 3.0)], spread=[0.0, 1.0])
+    assert draw([curve], title=name, x="x", y="y").startswith(PNG)

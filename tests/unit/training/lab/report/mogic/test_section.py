@@ -1,4 +1,7 @@
-"""MOGIC's tables from made-up runs, and the page's section; the committed page shows real runs."""
+"""MOGIC's tables from made-up runs, and the page's section; the committed page shows real runs.
+
+Related runs are found by their settings, not by their names.
+"""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -6,20 +9,84 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from service.core.errors import InvalidData
+from service.core.errors import InvalidConfig, InvalidData, InvalidInput
 from training.evaluation import results
-from training.evaluation.results import write
 from training.evaluation.seeds import folder_of_seed
 from training.lab import robustness
 from training.lab.report.mogic import section
+from training.lab.report.mogic.relations import (
+    families,
+    is_of_mogic,
+    oracles,
+    reads_metadata_of,
+    same_recipe,
+)
 from training.lab.report.mogic.section import gain, gains
 from training.lab.report.plots import loss_curves
 from training.lab.report.quality.page import quality_page
 from training.lab.report.runs import Run
 from training.lab.report.significance import p_value, paired_p
 from training.lab.robustness import METRICS, Condition, Measured, Robustness, RunRobustness
+
+Make = Callable[..., Run]
+P1 = {"oracle": 60.0, "ngame": 50.0, "guided": 52.0}  # 51 for other runs
+
+
+@pytest.fixture
+def make(run: Any, result: Any) -> Make:
+    """`make("guided", system="ngame", oracle="oracle", beta=0.0)` makes a run."""
+
+    def one(
+        name: str,
+        *,
+        system: str = "ngame",
+        oracle: str | None = None,
+        append: str = "none",
+        own: dict[str, Any] | None = None,
+        **guidance: Any,
+    ) -> Run:
+        p1 = P1.get(name, 51.0)
+        settings = {
+            "seed": 0,
+            "encoder": {"name": "model", "query_tokens": 64},
+            "system": {"name": system, **(own or {})},
+            "metadata": {"append": append, "items": 8},
+            "guidance": {"oracle": oracle and f"/far/away/{oracle}", **guidance},
+        }
+        ways = (
+            result((p1, 30, 80), memorization=0.5, depth=200, chosen=True),
+            result((p1 - 10, 20, 70), memorization=0.0, depth=200, method="labels only"),
+        )
+        rows = np.zeros((4, 3))
+        rows[: int(p1) % 4, 0] = 1.0
+        made: Run = run(name, system=system, settings=settings, ways=ways, rows=rows)
+        return replace(made, folder=Path("measured") / "set" / name)
+
+    return one
+
+
+@pytest.fixture
+def runs(make: Make) -> list[Run]:
+    """An oracle, NGAME without it, and NGAME guided in each way that a table shows."""
+    guided = {"oracle": "oracle"}
+    return [
+        make("oracle", system="rae", append="both"),
+        make("ngame"),
+        make("guided", **guided),
+        make("aligned", beta=0.0, **guided),
+        make("matched", alpha=0.0, **guided),
+        make("guidance-alone", own_loss=0.0, **guided),
+        make("projected", projection="learned", **guided),
+        make("strong", alpha=2.0, **guided),
+        make("rae", system="rae"),
+        make("guided-without-metadata", oracle="rae"),
+        make("oak-guided", system="oak", own={"attended": 3}, **guided),
+        make("oak-linked", system="oak", own={"attended": 3, "metadata": "linked"}, **guided),
+    ]
+
 
 SETS = ("mogic-debian-seealso", "mogic-ablations-debian-seealso")
 
@@ -111,7 +178,6 @@ def test_a_picture_has_a_band_for_draws_and_a_level_line_without_metadata() -> N
     assert curves["guided: no metadata"].points == [(0.0, 52.0), (0.8, 52.0)]
 
 
-Make = Callable[..., Run]
 RowsOf = Callable[[list[Run]], Iterator[list[str]]]
 
 
@@ -178,15 +244,6 @@ def test_a_table_has_the_runs_that_its_settings_tell(
         assert list(rows_of([make("oracle", append="both"), make("ngame")])) == []
 
 
-def test_rows_are_compared_with_the_first_of_their_table(runs: list[Run]) -> None:
-    losses, guided = list(section.loss_rows(runs)), list(section.guided_rows(runs))
-    assert losses[0][-1] == "" and losses[3][-1].startswith("-2.00")
-    components = section.component_rows(runs)
-    assert [row[-1] == "" for row in components] == [True, False, True, False]
-    assert guided[2][2].startswith("+2.00")
-    assert not [*section.weight_rows([run for run in runs if run.name != "strong"])]
-
-
 def test_gains_over_seeds_are_differences_with_the_same_seed(
     runs: list[Run], tmp_path: Path
 ) -> None:
@@ -196,7 +253,7 @@ def test_gains_over_seeds_are_differences_with_the_same_seed(
         for seed, figure in enumerate(figures):
             ways = (replace(result, metrics=result.metrics | {"P@1": figure}), *others)
             folder = folder_of_seed(tmp_path / name, seed)
-            write(replace(one.results, results=ways), folder)
+            results.write(replace(one.results, results=ways), folder)
     moved = [
         replace(run, folder=tmp_path / run.name) if run.name in ("ngame", "guided") else run
         for run in runs
@@ -221,3 +278,53 @@ def test_names_say_nothing(runs: list[Run]) -> None:
     for rows_of in TABLES:
         before, after = rows_of(runs), rows_of([renamed(run) for run in runs])
         assert [row[-6:] for row in before] == [row[-6:] for row in after]
+
+
+def changed(run: Run, table: str, **settings: Any) -> Run:
+    known = {**run.results.settings, table: {**run.results.settings[table], **settings}}
+    return replace(run, results=replace(run.results, settings=known))
+
+
+def test_a_family_are_runs_that_differ_in_guidance_alone(runs: list[Run]) -> None:
+    ngame, oak, linked = families(runs)
+    assert ngame.alone is not None and ngame.alone.name == "ngame"
+    assert [one.run.name for one in ngame.disciples] == [
+        *("guided", "aligned", "matched", "guidance-alone", "projected", "strong"),
+        "guided-without-metadata",
+    ]
+    assert (oak.alone, linked.alone) == (None, None), "OAK was not run without guidance"
+    assert [[one.run.name for one in group] for group in ngame.by_oracle()] == [
+        ["guided", "aligned", "matched", "guidance-alone", "projected", "strong"],
+        ["guided-without-metadata"],
+    ]
+    assert [one.as_in_the_paper for one in ngame.disciples] == [True] + 5 * [False] + [True]
+
+
+def test_oracles_guide_or_read_metadata(runs: list[Run], make: Make, peer: Run) -> None:
+    spare = make("spare", append="queries")
+    assert [run.name for run in oracles([*runs, spare, peer])] == ["oracle", "rae", "spare"]
+    assert reads_metadata_of(spare) == "queries"
+    assert [is_of_mogic(run) for run in (spare, runs[1], runs[2], peer)] == [
+        *(True, False, True, False)
+    ]
+
+
+def test_an_oracle_that_is_not_there_is_named(runs: list[Run]) -> None:
+    with pytest.raises(InvalidInput, match="guided was guided by 'oracle', which is not among"):
+        families(runs[1:])
+
+
+def test_wrong_settings_name_their_file(make: Make) -> None:
+    wrong = make("wrong", oracle="oracle", alpha=-1.0)
+    with pytest.raises(InvalidConfig, match=r"wrong/results\.json: alpha"):
+        families([make("oracle"), wrong])
+
+
+def test_a_setting_that_one_version_lacked_does_not_part_runs(make: Make) -> None:
+    run = make("ngame")
+    assert same_recipe(run, changed(run, "encoder", pooling="mean"))
+    assert not same_recipe(run, changed(run, "encoder", query_tokens=32))
+    assert not same_recipe(run, changed(run, "system", loss="contrast"))
+    assert same_recipe(run, changed(run, "system", metadata="linked"), but="metadata")
+    scored = replace(run.results, settings={**run.results.settings, "items": "linked"})
+    assert not same_recipe(run, replace(run, results=scored)), "scored with other items"
