@@ -23,7 +23,8 @@ def places(tiny_bundle_folder: Path, tmp_path: Path) -> tuple[object, ...]:
 
 @pytest.fixture
 def refused_here(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> Iterator[Refused]:
-    """`refused` for `serve`, without its changes to this process's logs and signal handlers."""
+    """`refused` for `serve`, without its changes to this process: logs, signals, environment."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")  # what a supervisor sets ends with the test
     for name in ("configure_logs", "write_logs_at_once"):
         monkeypatch.setattr(launcher, name, lambda **_how: None)
     hangup = signal.getsignal(signal.SIGHUP)
