@@ -38,7 +38,6 @@ for words in json.loads(sys.argv[2]):
 FAISS, SCIPY = (f"{package} is not installed: pip install" for package in ("faiss", "scipy"))
 CALLS = {
     "service.keymatch serve --bundle none --state none": f"{FAISS} 'keymatch[cpu]'",
-    "service check --bundle none": f"{FAISS} 'keymatch[cpu]'",
     "service.keymatch data pairs --input x --query q --label k --out y": (
         f"{SCIPY} 'keymatch[training]'"
     ),
