@@ -74,16 +74,6 @@ def test_tombstones_are_made_up_for_by_fetching_more_and_then_by_a_scan() -> Non
         assert device.fetched == fetched
 
 
-def test_only_queries_that_miss_rows_are_searched_again() -> None:
-    keys = np.concatenate([unit_rows(400), np.tile(QUERIES[:1], (50, 1)).astype(np.float16)])
-    device = HostScanDevice(largest_count=128)
-    segment = DeviceSegment(device, keys)
-    row_filter = RowFilter(start=0, stop=450, alive=bitmap(450, set(range(400, 450))))
-    _, rows = segment.search(QUERIES, count=10, ef=8, row_filter=row_filter)
-    assert rows.tolist() == slow_search(keys, allowed=list(range(400)), count=10)
-    assert len(device.fetched) == 2
-
-
 def test_more_rows_than_the_device_returns_are_found_on_the_host() -> None:
     device, keys = HostScanDevice(largest_count=16), unit_rows(100)
     _, rows = DeviceSegment(device, keys).search(QUERIES, count=40, ef=8, row_filter=None)
