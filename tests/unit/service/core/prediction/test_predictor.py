@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.core.bundle.bundle import Bundle, open_bundle
-from service.core.encoding.encoder import OnnxEncoder
+from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.prediction.predictor import (
@@ -18,19 +18,28 @@ from service.core.prediction.predictor import (
     QueryCache,
     first_votes,
 )
-from service.core.types import PredictOptions, RowKind
+from service.core.types import Keyword, PredictOptions, Role, RowKind
 from tests.support.oracle import Oracle, ranked
-from tests.support.questions import ALL, ask, scores, similarity_to
 from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue
 from tests.support.tiny.encoder import TrigramEncoder
 
 ENCODER = TrigramEncoder()
 TAU = 0.1
+ALL = len(INSTANCES) + len(LABELS)  # depth that retrieves all rows of the tiny bundle
 QUERIES = ("a tent for two", "winter trail boots", "lamp", "")
 PREDICTOR = Predictor(ENCODER, tau=TAU)
 Opened = Callable[..., View]
 
 queries = st.sampled_from(QUERIES) | st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
+
+
+def ask(predictor: Predictor, view: View, query: str, **options: object) -> tuple[Keyword, ...]:
+    chosen = {"top_k": 50, "depth": ALL} | options
+    return predictor.predict(view, [query], PredictOptions(**chosen)).predictions[0].keywords
+
+
+def scores(keywords: tuple[Keyword, ...]) -> dict[str, float]:
+    return {keyword.id: keyword.score for keyword in keywords}
 
 
 @pytest.fixture
@@ -114,6 +123,7 @@ def test_without_instances_lambda_1_has_no_answer_and_others_have(view_of: Opene
 @settings(max_examples=40)
 @given(query=queries, memorization=st.floats(min_value=0.0, max_value=1.0))
 def test_evidence_adds_up_to_the_score(view: View, query: str, memorization: float) -> None:
+    [vector] = encode(ENCODER, [query], role=Role.QUERY)
     for keyword in ask(PREDICTOR, view, query, memorization=memorization, explain=True):
         weights = [row.weight for row in keyword.evidence]
         assert len(weights) < EVIDENCE_ROWS
@@ -124,9 +134,8 @@ def test_evidence_adds_up_to_the_score(view: View, query: str, memorization: flo
                 assert row.text == keyword.text
             else:
                 assert keyword.id in INSTANCES[row.text]
-            assert row.similarity == pytest.approx(
-                similarity_to(query, [row.text], ENCODER)[0], abs=1e-5
-            )
+            key = encode(ENCODER, [row.text], role=Role.LABEL)[0].astype(np.float16)  # as stored
+            assert row.similarity == pytest.approx(float(key @ vector), abs=1e-5)
     unexplained = ask(PREDICTOR, view, query, memorization=memorization)
     assert all(keyword.evidence == () for keyword in unexplained)
 
