@@ -11,7 +11,7 @@ import orjson
 
 from service.core.bundle import manifest
 from service.core.bundle.content import BundleContent, write_bundle
-from service.core.bundle.manifest import EncoderFacts, PredictorFacts
+from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import Encoder, OnnxEncoder, encode
 from service.core.files.folder_facts import file_facts
 from service.core.index.libraries import IndexParameters
@@ -77,23 +77,40 @@ def make_bundle(
     `items` maps ids to texts and adds an item memory. `reranked` adds a reranker of that many
     candidates.
     """
-    with TemporaryDirectory() as source:
-        write_tiny_encoder(Path(source))
+    catalogue = catalogue or Catalogue()
+    instances, labels = list(catalogue.instances), list(catalogue.labels.values())
+    votes = catalogue.votes()
+    with TemporaryDirectory() as folder:
+        source = Path(folder)
+        write_tiny_encoder(source)
         facts = tiny_facts(**encoder_facts)
-        encoder = encoder or OnnxEncoder(Path(source), facts)
-        content = _content(catalogue or Catalogue(), Path(source), facts, encoder)
-        content = replace(
-            content,
+        encoder = encoder or OnnxEncoder(source, facts)
+        keys = [
+            encode(encoder, instances, role=Role.QUERY),
+            encode(encoder, labels, role=Role.LABEL),
+        ]
+        content = BundleContent(
             name=target.name,
+            dataset="outdoor goods",
+            encoder=facts,
+            encoder_onnx=source / "encoder.onnx",
+            tokenizer_json=source / "tokenizer.json",
+            keys=np.concatenate(keys).astype(np.float16),
+            indptr=np.cumsum([0, *(len(columns) for columns in votes)]),
+            indices=np.array([column for columns in votes for column in columns], np.int32),
+            instance_texts=instances,
+            label_ids=list(catalogue.labels),
+            label_texts=labels,
             predictor=PredictorFacts(tau=tau, depth=depth, memorization=0.5),
-            index=index or content.index,
+            index=index or IndexParameters(m=8, ef_construction=40, ef=64),
+            metrics={"parity.cosine_mean": 1.0},
             label_details=label_details,
             version=version,
             log=log,
             vote_weights=None if vote_weights is None else np.array(vote_weights, np.float32),
-            items=items and tiny_items(Path(source), encoder, items),
+            items=items and tiny_items(source, encoder, items),
         )
-        content = _with_options(content, Path(source), novel, reranked)
+        content = _with_options(content, source, novel, reranked)
         write_bundle(content, target, progress=lambda done: None)
     return target
 
@@ -117,32 +134,6 @@ def _with_options(
         reranker = tiny_reranker(source, texts, content.predictor, candidates=reranked)
         content = replace(content, reranker=reranker)
     return content
-
-
-def _content(
-    catalogue: Catalogue, source: Path, facts: EncoderFacts, encoder: Encoder
-) -> BundleContent:
-    votes = catalogue.votes()
-    keys = [
-        encode(encoder, list(catalogue.instances), role=Role.QUERY),
-        encode(encoder, list(catalogue.labels.values()), role=Role.LABEL),
-    ]
-    return BundleContent(
-        name="tiny",
-        dataset="outdoor goods",
-        encoder=facts,
-        encoder_onnx=source / "encoder.onnx",
-        tokenizer_json=source / "tokenizer.json",
-        keys=np.concatenate(keys).astype(np.float16),
-        indptr=np.cumsum([0, *(len(columns) for columns in votes)]),
-        indices=np.array([column for columns in votes for column in columns], np.int32),
-        instance_texts=list(catalogue.instances),
-        label_ids=list(catalogue.labels),
-        label_texts=list(catalogue.labels.values()),
-        predictor=PredictorFacts(tau=0.1, depth=10, memorization=0.5),
-        index=IndexParameters(m=8, ef_construction=40, ef=64),
-        metrics={"parity.cosine_mean": 1.0},
-    )
 
 
 def sign_again(folder: Path) -> None:

@@ -100,19 +100,17 @@ def test_a_graph_that_differs_by_more_than_the_tolerance_is_not_written(
     assert {path.name for path in tmp_path.iterdir()} == {"reference"}
 
 
-def test_an_existing_target_is_refused_before_any_work(
+def test_an_existing_target_and_a_data_set_without_labels_are_refused_before_any_work(
     reference: TinyReference, folder: Path
 ) -> None:
     traced = reference.traced
     with pytest.raises(InvalidInput, match="exists already"):
         export_encoder(reference, tiny_dataset(), folder, options=OPTIONS, console=QUIET)
-    assert reference.traced == traced
-
-
-def test_a_data_set_without_labels_is_refused(reference: TinyReference, tmp_path: Path) -> None:
-    target = tmp_path / "encoder"
     with pytest.raises(InvalidInput, match="empty has no labels"):
-        export_encoder(reference, without_labels(), target, options=OPTIONS, console=QUIET)
+        export_encoder(
+            reference, without_labels(), folder / "other", options=OPTIONS, console=QUIET
+        )
+    assert reference.traced == traced
 
 
 def test_a_damaged_or_missing_file_is_named(folder: Path) -> None:

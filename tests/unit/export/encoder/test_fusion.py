@@ -9,9 +9,8 @@ import torch
 from export.encoder.fusion import check_fusion, export_fusion
 from service.core.errors import ParityError
 from service.core.items.fusion import OnnxFusion
+from tests.support.vectors import DIMENSION, units
 from training.systems.oak.fusion import Fusion
-
-DIMENSION = 8
 
 
 def moved(seed: int) -> Fusion:
@@ -22,11 +21,6 @@ def moved(seed: int) -> Fusion:
         for parameter in fusion.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return fusion.eval()
-
-
-def units(rows: int, seed: int) -> np.ndarray:
-    vectors = np.random.default_rng(seed).standard_normal((rows, DIMENSION)).astype(np.float32)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 @pytest.mark.parametrize("items", [1, 2, 5, 16])
@@ -43,20 +37,15 @@ def test_both_graphs_together_are_the_layer(tmp_path: Path, items: int) -> None:
     np.testing.assert_allclose(fused, expected, atol=5e-3)  # logits up to 20 are made from fp16
 
 
-def test_a_query_without_items_keeps_its_bits(tmp_path: Path) -> None:
+def test_bits_change_neither_without_items_nor_beside_others(tmp_path: Path) -> None:
     export_fusion(moved(0), tmp_path)
     [query], exported = units(1, seed=1), OnnxFusion(tmp_path)
     none = exported.project(np.zeros((0, DIMENSION), np.float16))
     assert none.shape == (0, 2, DIMENSION)
     assert np.array_equal(exported.fuse(query, none), query)
-
-
-def test_an_item_has_the_same_bits_alone_and_among_others(tmp_path: Path) -> None:
-    export_fusion(moved(0), tmp_path)
-    values, exported = units(9, seed=3).astype(np.float16), OnnxFusion(tmp_path)
-    together = exported.project(values)
-    for row in range(len(values)):
-        assert np.array_equal(exported.project(values[row : row + 1])[0], together[row])
+    values = units(9, seed=3).astype(np.float16)
+    alone = [exported.project(values[row : row + 1]) for row in range(len(values))]
+    assert np.array_equal(np.concatenate(alone), exported.project(values))
 
 
 def test_another_fusions_graphs_are_refused(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from scipy.sparse import csr_matrix
 
 from export.encoder.parity import (
     TOP,
@@ -21,27 +20,24 @@ from export.encoder.parity import (
 from service.core.encoding.encoder import encode
 from service.core.errors import InvalidInput, ParityError
 from service.core.types import Role
+from tests.support.tiny.bundles import Catalogue
 from tests.support.tiny.encoder import TrigramEncoder
-from training.datasets.dataset import Dataset, Split, Texts
+from tests.support.tiny.export import tiny_dataset
+from training.datasets.dataset import Dataset
 
 EXACT = Parity(component=0.0, cosine=1.0, overlap=1.0, torch_precision=80.0, precision=80.0)
 
 
 def dataset(relevance: np.ndarray) -> Dataset:
     """Return test rows "query 0", ... and labels "label 0", ... with this relevance [n, L]."""
-    queries, labels = (
-        Texts(uids=texts, texts=texts)
-        for texts in (
-            tuple(f"{name} {place}" for place in range(size))
-            for name, size in zip(("query", "label"), relevance.shape, strict=True)
-        )
+    labels = [f"label {column}" for column in range(relevance.shape[1])]
+    instances = {
+        f"query {row}": [labels[column] for column in np.flatnonzero(line)]
+        for row, line in enumerate(relevance)
+    }
+    return tiny_dataset(
+        Catalogue(labels=dict(zip(labels, labels, strict=True)), instances=instances)
     )
-    split = Split(
-        instances=queries,
-        labels_of=csr_matrix(relevance.astype(np.float32)),
-        filtered=csr_matrix(relevance.shape, dtype=bool),
-    )
-    return Dataset(name="artificial", train=split, test=split, labels=labels)
 
 
 # The bounds ------------------------------------------------------------------------------
@@ -211,5 +207,5 @@ def test_a_sample_keeps_the_labels_of_its_queries_before_others() -> None:
 
 
 def test_without_a_labelled_test_row_there_is_no_sample() -> None:
-    with pytest.raises(InvalidInput, match="artificial has no labelled test row"):
+    with pytest.raises(InvalidInput, match="outdoor goods has no labelled test row"):
         draw_sample(dataset(np.zeros((3, 2))), size=20)

@@ -17,7 +17,6 @@ from export.encoder.quantize import (
     quantize,
     quantize_statically,
     quantized_columns,
-    smoothing_factors,
 )
 from tests.support.tiny.graphs import graph_of
 
@@ -120,21 +119,11 @@ def random_graph(*, outlier: float = 1.0) -> tuple[OnnxGraph, np.ndarray]:
     return embedded_product(weights, table), table @ weights
 
 
-def test_factors_are_those_of_smooth_quant() -> None:
-    """Eq. 4 with alpha 0.7: 8^0.7 / 2^0.3 = 3.482 and 1 / 1, then divided by their mean 1.866."""
-    activations = np.array([[8, 1], [-2, -1]], np.float32)
-    weights = np.array([[2, 1], [1, 1]], np.float32)
-    assert smoothing_factors(activations, weights) == pytest.approx([1.866, 0.536], abs=1e-3)
-
-
-def test_a_range_without_rare_values_has_less_error() -> None:
+def test_a_range_has_no_rare_values_and_starts_at_zero_if_all_are_positive() -> None:
     values = np.random.default_rng(0).laplace(size=200_000).astype(np.float32)
     scale, zero = activation_scale(values)
     assert scale < 0.95 * (values.max() - values.min()) / 255
     assert 100 < zero < 155
-
-
-def test_a_range_of_positive_values_starts_at_zero() -> None:
     scale, zero = activation_scale(np.linspace(0.5, 2.55, 1000, dtype=np.float32))
     assert (scale, zero) == (pytest.approx(0.01, rel=1e-3), 0)
 
@@ -153,13 +142,10 @@ def test_static_int8_is_close_and_a_quarter_of_the_size() -> None:
     ours = vectors(graph, np.arange(TOKENS)[None])[0]
     assert np.abs(ours - exact).max() < 0.03 * np.abs(exact).max()
     assert graph.model().ByteSize() < 0.35 * before
-
-
-def test_an_outlying_channel_costs_the_others_little() -> None:
-    graph, exact = random_graph(outlier=50.0)
+    graph, exact = random_graph(outlier=50.0)  # this channel costs the others little
     quantize_statically(graph, [list(range(TOKENS))])
     ours = vectors(graph, np.arange(TOKENS)[None])[0]
-    assert np.abs(ours - exact).mean() < 0.01 * np.abs(exact).max()
+    assert np.abs(ours - exact).mean() < 0.005 * np.abs(exact).max()
 
 
 def test_no_neighbour_changes_a_result() -> None:

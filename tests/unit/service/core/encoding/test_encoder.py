@@ -47,13 +47,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def opened(folder: Path) -> Callable[..., OnnxEncoder]:
-    return lambda **facts: OnnxEncoder(folder, tiny_facts(**facts))
-
-
-@pytest.fixture(scope="module")
-def tiny(opened: Callable[..., OnnxEncoder]) -> OnnxEncoder:
-    return opened()
+def tiny(folder: Path) -> OnnxEncoder:
+    return OnnxEncoder(folder, tiny_facts())
 
 
 def test_a_vector_equals_one_computed_by_hand(tiny: OnnxEncoder, folder: Path) -> None:
@@ -68,10 +63,8 @@ def test_a_vector_equals_one_computed_by_hand(tiny: OnnxEncoder, folder: Path) -
     assert vector == pytest.approx(mean / np.linalg.norm(mean), abs=1e-6)
 
 
-def test_no_texts_have_no_vectors_of_the_manifests_dimension(
-    opened: Callable[..., OnnxEncoder],
-) -> None:
-    encoder = opened(fingerprint="print")
+def test_no_texts_have_no_vectors_of_the_manifests_dimension(folder: Path) -> None:
+    encoder = OnnxEncoder(folder, tiny_facts(fingerprint="print"))
     assert (encoder.dimension, encoder.fingerprint) == (DIMENSION, "print")
     assert encode(encoder, [], role=Role.QUERY).shape == (0, DIMENSION)
     assert encode_all(encoder, [], role=Role.QUERY, threads=2).shape == (0, DIMENSION)
@@ -80,10 +73,8 @@ def test_no_texts_have_no_vectors_of_the_manifests_dimension(
 # Tokens ----------------------------------------------------------------------------------
 
 
-def test_a_long_text_is_cut_between_its_special_tokens(
-    opened: Callable[..., OnnxEncoder],
-) -> None:
-    encoder = opened(max_tokens=5)
+def test_a_long_text_is_cut_between_its_special_tokens(folder: Path) -> None:
+    encoder = OnnxEncoder(folder, tiny_facts(max_tokens=5))
     (short, long) = encoder.tokenize(["ab", "abcdefgh"], role=Role.QUERY)
     assert short == [CLS, VOCABULARY["a"], VOCABULARY["##b"], SEP]
     assert long == [CLS, VOCABULARY["a"], VOCABULARY["##b"], VOCABULARY["##c"], SEP]
@@ -91,8 +82,10 @@ def test_a_long_text_is_cut_between_its_special_tokens(
     assert np.array_equal(first, second)
 
 
-def test_each_role_has_its_own_prompt(opened: Callable[..., OnnxEncoder]) -> None:
-    plain, prompted = opened(), opened(query_prompt="query: ", label_prompt="passage: ")
+def test_each_role_has_its_own_prompt(folder: Path) -> None:
+    plain = OnnxEncoder(folder, tiny_facts())
+    facts = tiny_facts(query_prompt="query: ", label_prompt="passage: ")
+    prompted = OnnxEncoder(folder, facts)
     for role, prompt in ((Role.QUERY, "query: "), (Role.LABEL, "passage: ")):
         expected = plain.tokenize([prompt + "tent"], role=role)
         assert prompted.tokenize(["tent"], role=role) == expected
@@ -137,25 +130,27 @@ def batches_of(
     ],
 )
 def test_batches_run_if_they_change_no_bit_or_if_the_caller_allows_the_last_bits(
-    opened: Callable[..., OnnxEncoder],
+    folder: Path,
     quantization: str,
     batch_invariant: bool,
     together: bool,
     sizes: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    encoder = opened(quantization=quantization, batch_invariant=batch_invariant)
+    encoder = OnnxEncoder(
+        folder, tiny_facts(quantization=quantization, batch_invariant=batch_invariant)
+    )
     tokens = encoder.tokenize(TEXTS, role=Role.QUERY)
     seen = batches_of(encoder, tokens, together=together, patch=monkeypatch)
     assert list(map(len, seen)) == sizes
 
 
 def test_a_batch_holds_texts_of_similar_length(
-    opened: Callable[..., OnnxEncoder], monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoder_module, "_BATCH_TEXTS", 2)
     tokens = [[1] * 5, [1], [1] * 9, [1] * 2]
-    encoder = opened(batch_invariant=True)
+    encoder = OnnxEncoder(folder, tiny_facts(batch_invariant=True))
     assert batches_of(encoder, tokens, together=True, patch=monkeypatch) == [[1, 2], [5, 9]]
 
 

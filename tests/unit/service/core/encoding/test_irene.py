@@ -14,7 +14,6 @@ from service.core.encoding.irene import (
     most_voted,
     pool_weights,
     query_added,
-    reaches,
     votes_for,
 )
 
@@ -48,7 +47,10 @@ FIVE = [0.9, 0.8, 0.7, 0.6, 0.5]
 def test_associated_labels(
     similarities: list[float], texts: list[float], queries: list[float] | None, places: list[int]
 ) -> None:
-    """The shortlist holds the labels 10, 11, ...; `places` are positions in it, -1 for none."""
+    """The shortlist holds the labels 10, 11, ...; `places` are positions in it, -1 for none.
+
+    A score that equals its threshold reaches it.
+    """
     listed = Shortlisted(
         rows=10 + np.arange(len(similarities))[None],
         similarities=rows(similarities),
@@ -58,10 +60,6 @@ def test_associated_labels(
     votes = votes_for(listed, a_refinement())
     found = most_voted(votes=votes, similarities=listed.similarities, count=ASSOCIATED)
     assert found.tolist() == [places]
-
-
-def test_a_score_equal_to_the_threshold_reaches_it() -> None:
-    assert reaches(np.array([0.5, NAN, 0.25]), threshold=0.5).tolist() == [True, False, False]
 
 
 def test_pooling_weighs_by_votes_and_similarity() -> None:

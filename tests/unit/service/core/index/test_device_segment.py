@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from service.core.errors import DeviceUnavailable
 from service.core.index import device_segment, exact
 from service.core.index.device_segment import DeviceLiveVectors, DeviceSegment
-from service.core.index.exact import LiveVectors, exact_search
+from service.core.index.exact import exact_search
 from service.core.index.found_rows import nearest
 from service.core.index.protocol import RowFilter
 from tests.support.device.scan_device import HostScanDevice
@@ -72,16 +72,6 @@ def test_tombstones_are_made_up_for_by_fetching_more_and_then_by_a_scan() -> Non
         )
         assert found.tolist() == [[row for row in order if row not in dead][:10]]
         assert device.fetched == fetched
-
-
-def test_only_queries_that_miss_rows_are_searched_again() -> None:
-    keys = np.concatenate([unit_rows(400), np.tile(QUERIES[:1], (50, 1)).astype(np.float16)])
-    device = HostScanDevice(largest_count=128)
-    segment = DeviceSegment(device, keys)
-    row_filter = RowFilter(start=0, stop=450, alive=bitmap(450, set(range(400, 450))))
-    _, rows = segment.search(QUERIES, count=10, ef=8, row_filter=row_filter)
-    assert rows.tolist() == slow_search(keys, allowed=list(range(400)), count=10)
-    assert len(device.fetched) == 2
 
 
 def test_more_rows_than_the_device_returns_are_found_on_the_host() -> None:
@@ -194,20 +184,3 @@ def test_a_scan_in_several_chunks_finds_the_same(monkeypatch: pytest.MonkeyPatch
     chunked = exact_search(keys, QUERIES, count=10, row_filter=row_filter)
     assert np.array_equal(whole[1], chunked[1])
     assert whole[0] == pytest.approx(chunked[0], abs=1e-6)
-
-
-def test_live_vectors_are_searched_exactly_and_read_back() -> None:
-    keys = unit_rows(10)
-    store = LiveVectors(capacity=16, dimension=8)
-    store.write(0, keys[:4])
-    store.write(4, keys[4:])
-    similarities, rows = store.search(QUERIES, count=10, row_filter=RowFilter(start=0, stop=10))
-    assert rows.tolist() == slow_search(keys, allowed=list(range(10)), count=10)
-    recomputed = np.take_along_axis(QUERIES @ keys.astype(np.float32).T, rows, 1)
-    assert similarities == pytest.approx(recomputed, abs=1e-6)
-    assert np.array_equal(store.read(np.array([9, 0])), keys[[9, 0]])
-
-
-def test_more_rows_than_the_capacity_do_not_fit() -> None:
-    with pytest.raises(ValueError, match="broadcast"):
-        LiveVectors(capacity=2, dimension=8).write(0, unit_rows(3))

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from service.core.index.equal_keys import NO_EQUAL_KEYS, equal_keys
 from service.core.index.found_rows import (
-    crowded,
     nearest_sharing,
     one_similarity_per_key,
     places_per_key,
@@ -17,14 +16,6 @@ from service.core.index.found_rows import (
 
 A, B, C = [1.0, 0.0], [0.0, 1.0], [0.6, 0.8]
 VECTORS = np.array([A, B, A, C, B, A], np.float16)
-
-
-def test_rows_of_equal_bits_by_hand() -> None:
-    equal = equal_keys(VECTORS)
-    assert equal.first.tolist() == [0, 0, 1]
-    assert equal.later.tolist() == [2, 5, 4]
-    assert equal.nodes(6).tolist() == [0, 1, 3]
-    assert equal.node_of(np.arange(6)).tolist() == [0, 1, 0, 3, 1, 0]
 
 
 def test_nodes_become_their_rows_in_order() -> None:
@@ -62,12 +53,6 @@ def test_a_key_with_too_many_rows_keeps_its_first_and_its_last() -> None:
     assert within_share(line, 3).tolist() == kept
     assert within_share(line, 1).tolist() == [True, True, *[False] * 4, True, False]
     assert within_share(line[:0], 3).tolist() == []
-
-
-def test_crowded_lines_by_hand() -> None:
-    lines = np.array([[3, 2, 2, 1], [3, 2, 2, 2], [3, -np.inf, -np.inf, -np.inf]], np.float32)
-    assert crowded(lines, 2).tolist() == [False, True, False]
-    assert crowded(lines, 4).tolist() == [False] * 3
 
 
 def test_merged_lines_keep_the_share_and_fill_up_behind_it() -> None:

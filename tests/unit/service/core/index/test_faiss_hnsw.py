@@ -54,11 +54,6 @@ def test_the_order_is_a_permutation_that_puts_similar_rows_together(vectors: Hal
     assert similarity_of_neighbours(order) > 0.25
 
 
-def test_few_rows_keep_their_order(vectors: Halves) -> None:
-    assert cluster_order(vectors[:100]).tolist() == list(range(100))
-    assert cluster_order(vectors[:0]).tolist() == []
-
-
 @pytest.mark.parametrize(
     ("start", "stop", "dead"),
     [
@@ -84,11 +79,3 @@ def test_sorted_and_unsorted_files_give_equal_answers(
     )
     np.testing.assert_array_equal(rows, expected_rows)
     np.testing.assert_array_equal(found[rows >= 0], expected[rows >= 0])
-
-
-def test_vectors_are_returned_bit_for_bit(
-    segments: tuple[Segment, Segment], vectors: Halves
-) -> None:
-    wanted = np.random.default_rng(4).permutation(ROWS)
-    for segment in segments:
-        assert segment.vectors(wanted).tobytes() == vectors[wanted].tobytes()

@@ -20,7 +20,7 @@ from service.core.memory.label_table import LabelTable
 from service.core.memory.part import BaseRows, LiveRows, NewRow, RowPart, seal
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.view import View
-from service.core.prediction import ranking
+from service.core.prediction import ranking, scoring
 from service.core.prediction.ranking import (
     LIBRARY,
     CompiledRanker,
@@ -30,6 +30,7 @@ from service.core.prediction.ranking import (
     open_ranker,
 )
 from service.core.prediction.reranking import text_overlap
+from service.core.prediction.scoring import best_candidates, places
 from service.core.text_identity import IdentityLookup
 from service.core.types import Floats, PredictOptions, RowKind, Rows
 
@@ -228,6 +229,32 @@ def test_compiled_code_and_numpy_give_equal_bits(
     assert found.columns == expected.columns
     assert np.array(found.scores).tobytes() == np.array(expected.scores).tobytes()
     assert found.weights.tobytes() == expected.weights.tobytes()
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), max_size=12),
+    st.integers(min_value=1, max_value=12),
+)
+def test_candidates_are_those_that_a_full_sort_would_reach(scores: list[float], top_k: int) -> None:
+    kept = best_candidates(scores=np.array(scores), top_k=top_k)
+    last = sorted(scores, reverse=True)[:top_k][-1:]
+    assert [scores[place] for place in kept] == [
+        score for score in scores if not last or score >= last[0]
+    ]
+
+
+@pytest.mark.parametrize("entries_a_vote", [0, 1_000_000])
+@given(
+    labels=st.lists(st.integers(0, 40), max_size=300),
+    columns=st.lists(st.integers(0, 40), unique=True, max_size=30),
+)
+def test_places_are_found_by_a_search_and_by_a_table(
+    entries_a_vote: int, labels: list[int], columns: list[int]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scoring, "TABLE_ENTRIES_A_VOTE", entries_a_vote)
+        found = places(np.array(labels, np.int32), among=columns)
+    assert found.tolist() == [columns.index(label) if label in columns else -1 for label in labels]
 
 
 @compiled_only

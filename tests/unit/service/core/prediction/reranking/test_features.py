@@ -1,5 +1,7 @@
 """Features of a candidate equal hand-computed ones, for labels with orthogonal keys."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -40,21 +42,25 @@ class Labels:
         return np.array([3, 1, 1])[columns]
 
 
-@pytest.fixture(scope="module")
-def features() -> dict[str, list[float]]:
+def by_name(columns: list[int], scores: list[float], **searched: Any) -> dict[str, list[float]]:
+    """Return the features of candidates by the features' names."""
     candidates = Candidates(
-        query="a red tent",
-        vector=VECTOR,
-        columns=np.array([1, 0]),  # the third label is no candidate
-        scores=np.array([0.5, 0.2]),
-        rows=np.array([4, 0, 2, 3]),
-        similarities=np.array([0.8, 0.7, 0.65, 0.6], np.float32),
+        vector=VECTOR, columns=np.array(columns), scores=np.array(scores), **searched
     )
     found = features_of(
         candidates, Labels(), rarity=WordRarity.among(TEXTS), compare=compare_in_python
     )
-    assert found.shape == (2, len(FEATURES)) and found.dtype == np.float32
+    assert found.shape == (len(columns), len(FEATURES)) and found.dtype == np.float32
+    assert np.isfinite(found).all()
     return dict(zip(FEATURES, found.T.tolist(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def features() -> dict[str, list[float]]:
+    similarities = np.array([0.8, 0.7, 0.65, 0.6], np.float32)
+    rows = np.array([4, 0, 2, 3])
+    # The third label is no candidate.
+    return by_name([1, 0], [0.5, 0.2], query="a red tent", rows=rows, similarities=similarities)
 
 
 def shares(first: float, second: float, tau: float) -> list[float]:
@@ -95,22 +101,10 @@ def test_a_feature_by_hand(
 ) -> None:
     assert features[name] == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert features["words of the label in the query"][1] == pytest.approx(1.0)
-    assert all(np.isfinite(values).all() for values in features.values())
 
 
 def test_a_query_that_retrieved_labels_alone() -> None:
-    candidates = Candidates(
-        query="",
-        vector=VECTOR,
-        columns=np.array([2]),
-        scores=np.array([0.0]),
-        rows=np.array([5]),
-        similarities=np.array([0.1], np.float32),
-    )
-    found = features_of(
-        candidates, Labels(), rarity=WordRarity.among(TEXTS), compare=compare_in_python
-    )
-    of = dict(zip(FEATURES, found[0].tolist(), strict=True))
-    assert np.isfinite(found).all()
-    assert of["sharp instance votes"] == of["sharp instance votes, share of best"] == 0.0
-    assert of["label weight"] == 1.0
+    similarities = np.array([0.1], np.float32)
+    of = by_name([2], [0.0], query="", rows=np.array([5]), similarities=similarities)
+    assert of["sharp instance votes"] == of["sharp instance votes, share of best"] == [0.0]
+    assert of["label weight"] == [1.0]
