@@ -12,7 +12,6 @@ from training.reduction import (
     Carriers,
     WholeMemory,
     budget_rows,
-    check_method,
     facility_order,
     find_carriers,
     neighbours,
@@ -42,11 +41,8 @@ def test_neighbours_of_equal_vectors_are_the_others() -> None:
     assert rows.shape == (5, 2)
     assert not (rows == np.arange(5)[:, None]).any()
     assert similarities == pytest.approx(np.ones((5, 2)), abs=NEAR_ENOUGH)
-
-
-def test_fewer_neighbours_than_asked_for_are_filled_up() -> None:
-    _, rows = neighbours(at(0, 90), count=3)
-    assert rows.tolist() == [[1, -1, -1], [0, -1, -1]]
+    _, rows = neighbours(vectors[:2], count=3)
+    assert rows.tolist() == [[1, -1, -1], [0, -1, -1]], "filled up"
 
 
 def test_carriers_by_hand() -> None:
@@ -120,9 +116,3 @@ def test_a_share_outside_its_range_is_refused(share: float) -> None:
 def test_at_least_one_row_stays() -> None:
     assert budget_rows(0.001, total=30) == 1
     assert [budget_rows(share, total=10) for share in (0.25, 0.26, 1.0)] == [2, 3, 10]
-
-
-@pytest.mark.parametrize("method", ["random", "merge", "magic"])
-def test_another_method_is_refused_with_what_there_is(method: str) -> None:
-    with pytest.raises(InvalidInput, match=f"'{method}' is unknown; known is representative"):
-        check_method(method)

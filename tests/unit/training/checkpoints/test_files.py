@@ -32,14 +32,8 @@ def test_choices_come_back(relevance: str | None, tmp_path: Path) -> None:
     choices = replace(CHOSEN, relevance=relevance)
     write_choices(tmp_path, choices)
     assert read_choices(tmp_path) == choices
-
-
-def test_a_checkpoint_without_a_relevance_has_none(tmp_path: Path) -> None:
-    older = {"system": "rae", "tau": 0.05, "memorization": 0.7, "depth": 100}
-    (tmp_path / CHOICES).write_bytes(orjson.dumps(older))
-    assert read_choices(tmp_path) == CHOSEN
-    write_choices(tmp_path, CHOSEN)
-    assert orjson.loads((tmp_path / CHOICES).read_bytes()) == older
+    written = orjson.loads((tmp_path / CHOICES).read_bytes())
+    assert written.get("relevance") == relevance and ("relevance" in written) == bool(relevance)
     assert read_choices(tmp_path / "elsewhere") is None
 
 
@@ -60,15 +54,11 @@ def rows(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int64)
 
 
-def test_rows_that_trained_are_seen_and_all_others_are_not() -> None:
-    record = TrainedTexts().after(TEXTS, trained=rows(0, 1, 2), held_out=rows(3))
-    assert record.unseen(TEXTS).tolist() == [False, False, False, True, True]
-    assert record.unseen(("knife", "tent")).tolist() == [True, False]
-    assert record.unseen_before(TEXTS).all()
-
-
-def test_a_child_has_seen_what_its_parent_has() -> None:
+def test_rows_of_a_run_and_of_its_parent_are_seen_and_all_others_are_not() -> None:
     parent = TrainedTexts().after(TEXTS, trained=rows(0, 1), held_out=rows(2))
+    assert parent.unseen(TEXTS).tolist() == [False, False, True, True, True]
+    assert parent.unseen(("knife", "tent")).tolist() == [True, False]
+    assert parent.unseen_before(TEXTS).all()
     child = parent.after(TEXTS, trained=rows(1, 3), held_out=rows(2))
     assert child.unseen(TEXTS).tolist() == [False, False, True, False, True]
     assert child.unseen_before(TEXTS).tolist() == [False, False, True, True, True]
@@ -104,25 +94,20 @@ def folder(tmp_path: Path) -> Path:
     return write_reranker(tmp_path / "second", ["red tent", "lamp"], PREDICTOR, **options)
 
 
-def test_what_is_written_is_read_and_copied(folder: Path, tmp_path: Path) -> None:
-    files = reranker_folder.read(folder)
+def test_what_is_written_is_read_with_its_checkpoint_and_copied(
+    folder: Path, tmp_path: Path
+) -> None:
+    files = reranker_folder.read(folder, weights="those of rae")
     assert (files.facts.candidates, files.facts.predictor) == (7, PREDICTOR)
     (tmp_path / "other").mkdir()
     reranker_folder.copy(folder, tmp_path / "other")
     assert reranker_folder.read(tmp_path / "other").facts == files.facts
     reranker_folder.copy(tmp_path, tmp_path / "other")  # nothing to copy
-
-
-def test_another_checkpoint_is_refused(folder: Path) -> None:
-    assert reranker_folder.read(folder, weights="those of rae").facts.candidates == 7
-    with pytest.raises(InvalidInput, match=r"second was learned from .* another checkpoint"):
-        reranker_folder.read(folder, weights="those of unidec")
-
-
-def test_a_folder_without_one(tmp_path: Path) -> None:
     assert not reranker_folder.is_reranker(tmp_path)
     with pytest.raises(BundleMissing, match="no reranker was written there"):
         reranker_folder.read(tmp_path)
+    with pytest.raises(InvalidInput, match=r"second was learned from .* another checkpoint"):
+        reranker_folder.read(folder, weights="those of unidec")
 
 
 @pytest.mark.parametrize(

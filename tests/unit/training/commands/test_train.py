@@ -40,18 +40,15 @@ def read(path: Path) -> Any:
     return orjson.loads(path.read_bytes())
 
 
-def test_a_run_describes_itself(train: Train, out: Path) -> None:
-    assert train("optimizer.steps=2", system="ngame") == 0
-    facts = read(out / "run.json")
-    assert facts["settings"]["system"]["name"] == "ngame"
-    assert facts["progress"]["step"] == 2
-    assert 0 <= facts["choices"]["memorization"] <= 1
-    assert read(out / "best" / "keymatch.json") == facts["choices"]
-
-
-def test_without_held_out_rows_irene_takes_the_papers_numbers(train: Train, out: Path) -> None:
+def test_a_run_describes_itself_and_takes_irenes_numbers_without_held_out_rows(
+    train: Train, out: Path
+) -> None:
     changes = ("validation.rows=0", "encoder.frozen=true", "optimizer.steps=2")
     assert train(*changes, system="irene") == 0
+    facts = read(out / "run.json")
+    assert (facts["settings"]["system"]["name"], facts["progress"]["step"]) == ("irene", 2)
+    assert 0 <= facts["choices"]["memorization"] <= 1
+    assert read(out / "best" / "keymatch.json") == facts["choices"]
     refinement = read(out / "best" / "novel.json")["refinement"]
     assert (refinement["shortlist"], refinement["text_threshold"]) == (200, 0.15)
     assert (refinement["strength"], refinement["query_weight"]) == (1.0, 0.0)
@@ -144,8 +141,13 @@ def test_there_must_be_something_to_resume(train: Train, out: Path, capsys: Said
         (["encoder.name=nowhere/none"], "encoder 'nowhere/none' cannot be loaded"),
         (["encoder.query_tokens=9999"], "query_tokens and encoder.label_tokens must lie in 1.."),
         (["encoder.pooling=first"], "encoder.pooling"),
+        (["system.name=rea"], "system.name must be one of rae, "),
+        (["system.tau=-1.0"], "system: tau: Input should be greater than 0"),
         (["system.taw=1.0"], "taw is unknown; known are tau, in_batch_instances"),
+        (["ngrams.buckets=8", "ngrams.shortest=6"], "ngrams.longest: "),
         (["lora.rank=2", "lora.modules=['nothing']"], "its layers are dense, key, query, value"),
+        (["system.name=unidec"], "needs the table [heads]"),
+        (["system.name=unidec", "heads.encoder=64", "heads.classifier=8"], f"may be {DIMENSION}"),
         (["metadata.append=some"], "append"),
         (["guidance.oracle=nowhere"], "is missing: the run has not finished"),
         (["guidance.alpha=-1"], "alpha"),

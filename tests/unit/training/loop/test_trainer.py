@@ -9,6 +9,7 @@ from pathlib import Path
 from shutil import copytree
 from signal import SIGINT, SIGTERM
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import orjson
@@ -18,7 +19,7 @@ from safetensors.numpy import load_file
 from torch import Tensor
 
 from service.command_line import Interrupted, open_console
-from service.core.errors import Diverged, InvalidConfig, InvalidData
+from service.core.errors import Diverged, InvalidData
 from tests.support.tiny.training import (
     DIMENSION,
     last_weights,
@@ -136,12 +137,15 @@ def test_what_learns_beside_a_frozen_transformer_lies_on_its_device(model: Path)
     assert parts and all(part.is_meta for part in parts)
 
 
-def test_classifiers_are_validated_in_place_of_label_vectors(model: Path, run: Path) -> None:
+def test_classifiers_are_validated_at_equal_distances_in_place_of_label_vectors(
+    model: Path, run: Path
+) -> None:
     recipe = write_recipe(run.parent, model=model, system="one-versus-all")
     changes = ("encoder.frozen=true", "batch.pool=all", "optimizer.learning_rate=0.1")
-    steps = ("optimizer.steps=12", "validation.memorization=[0.0]")
+    steps = ("optimizer.steps=12", "validation.checks=4", "validation.memorization=[0.0]")
     open_tiny_run(recipe, run, *changes, *steps).train()
 
+    assert [check["step"] for check in checks(run)] == [3, 6, 9, 12]
     recalls = [check["R@10 at 0"] for check in checks(run)]
     assert recalls[-1] > recalls[0], "the encoder is frozen, so only W can be better"
 
@@ -234,14 +238,6 @@ def test_a_run_is_as_far_as_its_steps_or_its_time() -> None:
     assert Length(steps=5).place(Progress(step=4, seconds=1e9)) == 4
 
 
-def test_one_of_steps_and_epochs_is_given() -> None:
-    document = {"encoder": {"name": "x"}, "optimizer": {"learning_rate": 1.0}, "system": {}}
-    with pytest.raises(InvalidConfig, match="give either steps or epochs"):
-        recipes.parse(recipes.Recipe, document, source="mine")
-    changed = recipes.load("rae", ["optimizer.steps=9", "validation.every=3"])
-    assert (changed.optimizer.epochs, changed.validation.checks) == (None, 0)
-
-
 def test_a_run_ends_when_its_minutes_are_over_and_says_how_long_that_takes(
     recipe: Path, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -257,11 +253,6 @@ def test_a_run_ends_when_its_minutes_are_over_and_says_how_long_that_takes(
     assert len(left) > 2
     assert all(re.fullmatch(r"\d s", one) for one in left)
     assert re.search(r"^train: [89]\d\d,\d{3} of 1,000,000 \((8|9)\d %\)", said, re.M)
-
-
-def test_checks_are_equally_far_apart(recipe: Path, run: Path) -> None:
-    open_tiny_run(recipe, run, "optimizer.steps=8", "validation.checks=4").train()
-    assert list(dict.fromkeys(check["step"] for check in checks(run))) == [0, 2, 4, 6, 8]
 
 
 def test_a_run_that_diverges_names_step_rate_and_checkpoint(
@@ -332,10 +323,6 @@ def before_step(step: int, act: Callable[[Trainer], None], monkeypatch: pytest.M
     monkeypatch.setattr(Trainer, "take_step", acting)
 
 
-def crash(trainer: Trainer) -> None:
-    raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_resumed_run_has_the_weights_of_an_unbroken_one(
     variant: str, recipe: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -348,7 +335,8 @@ def test_a_resumed_run_has_the_weights_of_an_unbroken_one(
         return open_tiny_run(recipe, tmp_path / name, *changes, resume=resume, dataset=DATA)
 
     opened("unbroken").train()
-    before_step(6, crash, monkeypatch)  # two steps after the last saved state
+    stop = Mock(side_effect=KeyboardInterrupt)
+    before_step(6, stop, monkeypatch)  # two steps after the last saved state
     with pytest.raises(KeyboardInterrupt):
         opened("broken").train()
     monkeypatch.undo()
@@ -393,40 +381,23 @@ def test_a_gradient_cache_changes_no_step(recipe: Path, tmp_path: Path) -> None:
     assert losses(tmp_path / "direct") == pytest.approx(losses(tmp_path / "cached"), rel=1e-4)
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The current time, which tests set."""
-    time = [100.0]
+def test_the_first_signal_is_noted_and_one_after_a_second_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    interruption, time = Interruption(), [100.0]
     monkeypatch.setattr("training.loop.interruption.monotonic", lambda: time[0])
-    return time
-
-
-def send(number: int) -> None:
-    os.kill(os.getpid(), number)
-
-
-def test_the_first_signal_is_noted_and_a_later_one_ends_the_run(clock: list[float]) -> None:
-    interruption = Interruption()
     with interruption.handled(), interruption.noted():
-        send(SIGINT)
-        assert interruption.number == SIGINT
-        clock[0] += 1.5
+        for later in (0.0, 0.5):
+            time[0] += later
+            os.kill(os.getpid(), SIGINT)
+            assert interruption.number == SIGINT
+        time[0] += 1.0
         with pytest.raises(Interrupted) as raised:
-            send(SIGTERM)
+            os.kill(os.getpid(), SIGTERM)
     assert raised.value.status == 143
 
 
-def test_signals_within_a_second_are_one(clock: list[float]) -> None:
-    interruption = Interruption()
-    with interruption.handled(), interruption.noted():
-        send(SIGINT)
-        clock[0] += 0.5
-        send(SIGINT)
-    assert interruption.number == SIGINT
-
-
 def test_outside_the_block_that_looks_at_it_a_signal_ends_the_run() -> None:
-    interruption = Interruption()
-    with interruption.handled(), pytest.raises(Interrupted) as raised:
-        send(SIGINT)
+    with Interruption().handled(), pytest.raises(Interrupted) as raised:
+        os.kill(os.getpid(), SIGINT)
     assert (raised.value.status, str(raised.value)) == (130, "SIGINT")

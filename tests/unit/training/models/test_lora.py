@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from service.core.errors import InvalidConfig
 from service.core.types import Role
 from tests.support.tiny.training import write_tiny_checkpoint, write_tiny_language_model
 from training.checkpoints.model_folder import write_model
 from training.models.lora import add_adapters, merged, remove_adapters
 from training.models.settings import LoraSettings
 from training.models.torch_encoder import TorchEncoder, load_encoder
-from training.models.wise_ft import Mixture, interpolate
+from training.models.wise_ft import Mixture
 
 TEXTS = ["red tent", "a lamp", "boots"]
 SETTINGS = LoraSettings(rank=2, alpha=4.0, dropout=0.0)
@@ -97,28 +96,20 @@ def test_weights_are_mixed_between_the_loaded_and_the_trained_ones(encoder: Torc
 
 def test_the_layers_can_be_chosen(tmp_path: Path) -> None:
     encoder = load_encoder(str(write_tiny_language_model(tmp_path)), max_tokens=16)
-    with pytest.raises(InvalidConfig, match=r"names no linear layer.*q_proj.*v_proj"):
-        add_adapters(encoder.model, LoraSettings(rank=2, modules=("query",)))
     add_adapters(encoder.model, LoraSettings(rank=2, modules=("q_proj",)))
     assert all("q_proj" in name for name in learned(encoder))
-
-
-def test_the_mean_lies_between() -> None:
-    first, present = torch.tensor([0.0, 2.0]), torch.tensor([1.0, 6.0])
-    for mixing, expected in ((0.25, [0.25, 3.0]), (0.0, [0.0, 2.0]), (1.0, [1.0, 6.0])):
-        assert interpolate(first, present, mixing).tolist() == expected
 
 
 def test_the_present_weights_come_back_bit_for_bit() -> None:
     torch.manual_seed(0)
     module = nn.Linear(3, 2)
     first = module.weight.detach().clone()
-    mixture = Mixture(module, [0.0, 0.5, 1.0])
+    mixture = Mixture(module, [0.0, 0.25, 1.0])
     with torch.no_grad():
         module.weight.add_(torch.rand(2, 3))
     present = module.weight.detach().clone()
-    with mixture.mixed(0.5):
-        assert torch.allclose(module.weight, (first + present) / 2)
+    with mixture.mixed(0.25):
+        assert torch.allclose(module.weight, 0.75 * first + 0.25 * present)
     assert torch.equal(module.weight, present)
     with mixture.mixed(1.0):
         assert torch.equal(module.weight, present)

@@ -10,9 +10,8 @@ from sentence_transformers import SentenceTransformer
 
 from export.encoder.onnx import trace
 from export.encoder.quantize import quantize
-from service.core.config import parse
 from service.core.encoding.encoder import OnnxEncoder, encode
-from service.core.errors import InvalidConfig, InvalidInput
+from service.core.errors import InvalidInput
 from service.core.types import Role
 from tests.support.tiny.encoder import tiny_facts
 from tests.support.tiny.training import DIMENSION
@@ -181,9 +180,3 @@ def test_the_exported_graph_reads_them_too(
             assert ours == pytest.approx(theirs, abs=1e-5)
             together = opened.embed(opened.tokenize(TEXTS, role=Role.QUERY), together=True)
             assert together == pytest.approx(theirs, abs=1e-5), "texts of a batch keep their own"
-
-
-@pytest.mark.parametrize("wrong", [{"shortest": 4, "longest": 3}, {"shortest": 6}])
-def test_settings_name_what_is_wrong(wrong: dict[str, int]) -> None:
-    with pytest.raises(InvalidConfig, match=r"x: longest: .*at least `shortest`"):
-        parse(NgramSettings, {"buckets": 8, **wrong}, source="x")

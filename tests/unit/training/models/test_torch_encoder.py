@@ -1,8 +1,7 @@
 """An encoder is found, and acts as in sentence-transformers, or is refused by what differs."""
 
 import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import monotonic
 
@@ -18,7 +17,7 @@ from tests.support.tiny.training import write_tiny_language_model
 from training.checkpoints.model_folder import write_model
 from training.evaluation.encode_texts import encode_texts
 from training.models import checkpoint_settings
-from training.models.encoder_location import Location, find_encoder
+from training.models.encoder_location import find_encoder
 from training.models.torch_encoder import load_encoder, set_pooling
 
 THREE = ["a", "a lamp", "a red tent for two"]
@@ -117,22 +116,16 @@ def test_an_encoder_without_a_limit_reads_512_tokens_or_what_is_asked_for(tmp_pa
         ({"search": "find "}, None, ("", "")),
     ],
 )
-def test_prompts_of_a_checkpoint(
+def test_prompts_of_a_checkpoint_are_kept_by_training_or_replaced(
     prompts: dict[str, str], default: str | None, expected: tuple[str, str], tmp_path: Path
 ) -> None:
     folder = write_checkpoint(tmp_path, prompts=prompts, default_prompt_name=default)
     encoder = load_encoder(str(folder))
     assert (encoder.prompts[Role.QUERY], encoder.prompts[Role.LABEL]) == expected
+    write_model(encoder, tmp_path / "best")
+    assert load_encoder(str(tmp_path / "best")).prompts == encoder.prompts
     given = load_encoder(str(folder), query_prompt="", label_prompt="x ")
     assert (given.prompts[Role.QUERY], given.prompts[Role.LABEL]) == ("", "x ")
-
-
-def test_what_was_trained_with_a_default_prompt_can_be_loaded_again(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path, prompts={"search": "find "}, default_prompt_name="search")
-    encoder = load_encoder(str(folder))
-    write_model(encoder, tmp_path / "best")
-    again = load_encoder(str(tmp_path / "best"))
-    assert again.prompts == encoder.prompts == {Role.QUERY: "find ", Role.LABEL: "find "}
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -182,40 +175,9 @@ def test_the_last_token_has_read_the_text_and_the_first_has_not(tmp_path: Path) 
     set_pooling(encoder.model, "last-token")
     last = encoder.encode(THREE, role=Role.QUERY)
     assert np.abs(last[1] - last[0]).max() > 0.01
-
-
-def test_an_encoder_that_does_not_pool_is_refused(tmp_path: Path) -> None:
-    encoder = load_encoder(str(write_tiny_language_model(tmp_path)), max_tokens=32)
     del encoder.model[1]
     with pytest.raises(InvalidInput, match="this encoder has no pooling module"):
         set_pooling(encoder.model, "mean")
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HTTPServer]:
-    """A fake Hugging Face hub that has no models."""
-
-    class Empty(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(404)
-            self.send_header("X-Error-Code", "RepoNotFound")
-            self.end_headers()
-
-        def log_message(self, *message: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Empty)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address(server))
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def address(server: HTTPServer) -> str:
-    return f"http://127.0.0.1:{server.server_port}"
 
 
 def refusal(name: str) -> str:
@@ -224,10 +186,6 @@ def refusal(name: str) -> str:
         find_encoder(name)
     assert monotonic() - begun < 10
     return str(refused.value)
-
-
-def test_a_folder_with_a_model_is_found(model: Path) -> None:
-    assert find_encoder(str(model)) == Location(name=str(model))
 
 
 @pytest.mark.parametrize(
@@ -248,9 +206,22 @@ def test_what_has_no_model_is_refused(
     assert said in refusal(name)
 
 
-def test_a_model_that_the_hub_does_not_have_is_refused(hub: HTTPServer) -> None:
-    said = refusal("nobody/nothing")
-    assert f"there is no such folder, and {address(hub)} shows you no such model" in said
+def test_a_model_that_the_hub_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Empty(BaseHTTPRequestHandler):
+        """A hub that has no models."""
+
+        def do_GET(self) -> None:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Empty) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+        said = refusal("nobody/nothing")
+        server.shutdown()
+    assert f"there is no such folder, and {address} shows you no such model" in said
 
 
 def test_a_hub_that_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

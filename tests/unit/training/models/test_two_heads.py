@@ -9,9 +9,7 @@ import torch
 from scipy.sparse import csr_matrix
 
 from export.encoder.onnx import trace
-from service.core.errors import InvalidConfig
 from service.core.types import Role
-from tests.support.tiny.training import DIMENSION, open_tiny_run, write_recipe
 from training.models.class_means import class_means
 from training.models.settings import HeadSettings
 from training.models.torch_encoder import load_encoder
@@ -121,14 +119,6 @@ def test_a_checkpoint_and_an_exported_graph_keep_the_heads_and_their_share(
     tokens = with_heads.tokenizer(TEXTS, padding=True, return_tensors="np")
     feed = {name: tokens[name].astype(np.int64) for name in ("input_ids", "attention_mask")}
     np.testing.assert_allclose(session.run(None, feed)[0], expected, atol=1e-5)
-
-
-def test_heads_of_other_dimensions_are_refused(model: Path, tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, model=model, system="unidec")
-    with pytest.raises(InvalidConfig, match=f"may be {DIMENSION}"):
-        open_tiny_run(recipe, tmp_path / "run", "heads.encoder=64", "heads.classifier=8")
-    with pytest.raises(InvalidConfig, match=r"needs the table \[heads\]"):
-        open_tiny_run(recipe, tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -79,13 +79,10 @@ def test_equal_vectors_have_a_gradient_of_zero() -> None:
     assert torch.equal(vectors.grad, torch.zeros(3, 8))
 
 
-def test_a_larger_oracle_is_projected_on_its_main_directions() -> None:
+def test_a_projection_has_the_main_directions_and_a_learned_one_starts_with_them() -> None:
     flat = np.concatenate([unit(40, 4).numpy(), np.zeros((40, 12), np.float32)], axis=1)
-    projected = projected_on(4, flat, source="here")
-    assert projected @ projected.T == pytest.approx(flat @ flat.T, abs=1e-5)
-
-
-def test_a_learned_projection_starts_with_the_main_directions_or_the_identity() -> None:
+    main = projected_on(4, flat, source="here")
+    assert main @ main.T == pytest.approx(flat @ flat.T, abs=1e-5)
     larger, same, smaller = unit(40, 16), unit(40, 8), unit(40, 4)
     projected = Projection(8, larger.numpy())(larger).detach().numpy()
     assert projected == pytest.approx(projected_on(8, larger.numpy(), source="here"), abs=1e-5)

@@ -34,12 +34,11 @@ def test_vectors_have_length_one_whatever_stands_in_an_empty_place(kind: Kind) -
 
 
 @pytest.mark.parametrize("kind", ["attention", "transformer"])
-def test_training_begins_with_the_text(kind: Kind) -> None:
+def test_training_begins_with_the_text_and_the_associateds_order_is_of_no_matter(
+    kind: Kind,
+) -> None:
     assert torch.allclose(combiner(kind)(TEXTS, CLASSIFIERS, ALL), TEXTS, atol=1e-6)
-
-
-def test_the_order_of_the_associated_is_of_no_matter() -> None:
-    model = combiner("attention", residual=False)
+    model = combiner(kind, residual=False)
     combined, turned = model(TEXTS, CLASSIFIERS, ALL), model(TEXTS, CLASSIFIERS.flip(1), ALL)
     assert torch.allclose(combined, turned, atol=1e-6)
 

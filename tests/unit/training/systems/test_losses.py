@@ -130,14 +130,21 @@ every_loss = pytest.mark.parametrize("name", losses(SCORES, NEGATIVES))
 
 
 @every_loss
-def test_a_pair_that_is_no_negative_has_no_influence(name: str) -> None:
-    """A filtered pair or a positive that was not drawn may have any score."""
-    free = NEGATIVES.clone()
-    free[1, 0] = False  # filtered
-    changed = SCORES.clone()
-    changed[1, 0], changed[0, 1] = 9.0, -9.0
-
-    assert float(losses(changed, free)[name]) == pytest.approx(float(losses(SCORES, free)[name]))
+def test_pairs_that_do_not_count_have_no_influence(name: str) -> None:
+    """A filtered pair, an undrawn positive, and a row without positives may have any scores."""
+    free, none = NEGATIVES.clone(), NEGATIVES.clone()
+    free[1, 0], none[1] = False, False  # one filtered pair, a whole row
+    one_row = SAMPLED.clone()
+    one_row[1] = False
+    for changes, negatives, sampled in (
+        ({(1, 0): 9.0, (0, 1): -9.0}, free, SAMPLED),
+        ({(1, 0): 0.9, (1, 1): -0.9, (1, 2): 0.4}, none, one_row),
+    ):
+        changed = SCORES.clone()
+        for pair, score in changes.items():
+            changed[pair] = score
+        expected = float(losses(SCORES, negatives, sampled)[name])
+        assert float(losses(changed, negatives, sampled)[name]) == pytest.approx(expected)
 
 
 @every_loss
@@ -148,20 +155,6 @@ def test_a_row_without_negatives_is_no_trouble(name: str) -> None:
 
     assert torch.isfinite(loss)
     assert torch.isfinite(scores.grad).all()
-
-
-@every_loss
-def test_a_row_without_positives_adds_nothing(name: str) -> None:
-    one_row = SAMPLED.clone()
-    one_row[1] = False
-    changed = SCORES.clone()
-    changed[1] = torch.tensor([0.9, -0.9, 0.4])
-    negatives = NEGATIVES.clone()
-    negatives[1] = False
-
-    assert float(losses(changed, negatives, one_row)[name]) == pytest.approx(
-        float(losses(SCORES, negatives, one_row)[name])
-    )
 
 
 @every_loss

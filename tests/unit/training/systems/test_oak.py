@@ -48,16 +48,8 @@ def trained() -> Fusion:
     return fusion
 
 
-def test_the_most_similar_items_come_first() -> None:
-    assert nearest_items(QUERIES, KEYS, count=2).tolist() == [[0, 2], [1, 2]]
-
-
-def test_of_equal_items_the_first_counts_and_missing_ones_are_marked() -> None:
-    same = np.array([[1, 0], [1, 0]], np.float32)
-    assert nearest_items(QUERIES[:1], same, count=3).tolist() == [[0, 1, NO_ITEM]]
-
-
 def test_the_best_of_many_are_those_of_a_full_sort() -> None:
+    """Of equal items the first counts; missing ones are marked."""
     chance = np.random.default_rng(5)
     keys = chance.integers(-2, 3, (60, 4)).astype(np.float32)  # with many ties
     queries = chance.integers(-2, 3, (50, 4)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""UniDEC and NGAME with classifiers: losses by hand, idle heads, label keys, and a whole run."""
+"""UniDEC and NGAME with classifiers: losses by hand, idle heads, label keys, and whole runs."""
 
 from pathlib import Path
 
@@ -7,20 +7,29 @@ import orjson
 import pytest
 import torch
 from rich.console import Console
+from safetensors.numpy import load_file
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from tests.support.tiny.training import open_tiny_run, write_recipe
+from tests.support.commands import status_of
+from tests.support.tiny.training import open_tiny_run, train_tiny, write_recipe
 from tests.unit.training.systems.conftest import LABELS_OF, POSITIVES, batch_of
+from training.__main__ import app
 from training.checkpoints.choices import read_novel
 from training.checkpoints.label_keys import read_label_keys
+from training.datasets import lf_xmc
 from training.loop.finish import SHARES, choose_for_inference
+from training.models.encoder_location import find_encoder
+from training.models.ngrams import ngrams_of
 from training.models.torch_encoder import load_encoder
 from training.models.two_heads import TwoHeads, heads_of, with_share
+from training.recipes import recipe as recipes
 from training.systems import ngame_classifiers, unidec
 from training.systems.losses import pick_some_both_ways, triplet
 from training.systems.system import EncodedBatch, Task
 
+HEADS = ("heads.encoder=16", "heads.classifier=12")
+UNIDEC = ("system.name=unidec", *HEADS, "encoder.frozen=true", "ngrams.learning_rate=0.05")
 ENCODER, CLASSIFIER = 3, 2
 # Vectors [D; C] of two queries, then of four labels.
 VECTORS = torch.randn(6, ENCODER + CLASSIFIER, generator=torch.Generator().manual_seed(2))
@@ -147,8 +156,7 @@ def test_classifiers_start_from_texts_or_from_clicks_too(initial: str) -> None:
 
 def test_shares_and_novel_labels_are_chosen_at_the_end(model: Path, tmp_path: Path) -> None:
     recipe, run = write_recipe(tmp_path, model=model, system="unidec"), tmp_path / "run"
-    heads = ("heads.encoder=16", "heads.classifier=16")
-    trainer = open_tiny_run(recipe, run, *heads, "optimizer.steps=20", "validation.every=20")
+    trainer = open_tiny_run(recipe, run, *HEADS, "optimizer.steps=20", "validation.every=20")
     trainer.train()
     choices, finished = choose_for_inference(trainer, console=Console(quiet=True))
 
@@ -167,3 +175,57 @@ def test_shares_and_novel_labels_are_chosen_at_the_end(model: Path, tmp_path: Pa
     np.testing.assert_allclose(np.linalg.norm(keys, axis=1), 1.0, atol=1e-2)
     novel = read_novel(run / "best")
     assert novel is not None and novel.classifiers == "keys"
+
+
+@pytest.fixture(scope="module")
+def trained(model: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the data, a recipe, and the run `first`, whose encoder has n-grams."""
+    folder = tmp_path_factory.mktemp("trained")
+    write_recipe(folder, model=model)
+    lf_xmc.write(lf_xmc.read(data), folder / "data")
+    assert train_tiny(folder, "first", "ngrams.buckets=128", recipe="rae") == 0
+    return folder
+
+
+def table(folder: Path) -> np.ndarray:
+    ngrams = ngrams_of(load_encoder(str(folder)).model)
+    assert ngrams is not None
+    weights: np.ndarray = ngrams.table.weight.detach().numpy()
+    return weights
+
+
+@pytest.mark.parametrize("ngrams_frozen", [True, False])
+def test_heads_and_classifiers_learn_over_a_run(ngrams_frozen: bool, trained: Path) -> None:
+    first, name = trained / "first", f"second-{ngrams_frozen}"
+    assert find_encoder(str(first)).name == str(first / "best")
+    # The recipe's number of buckets is for an encoder without n-grams.
+    ngrams = ("ngrams.buckets=64", f"ngrams.frozen={str(ngrams_frozen).lower()}")
+    changes = (*UNIDEC, f"encoder.name={first}", *ngrams)
+    assert train_tiny(trained, name, *changes, recipe="rae") == 0
+
+    second = trained / name
+    before, after = (load_file(r / "best/model.safetensors") for r in (first, second))
+    assert all(np.array_equal(before[key], after[key]) for key in before)
+    tables = table(first / "best"), table(second / "best")
+    assert len(tables[0]) == len(tables[1]) == 128 and np.array_equal(*tables) is ngrams_frozen
+    heads = heads_of(load_encoder(str(second / "best")).model)
+    assert heads is not None and (heads.encoder, heads.classifier) == (16, 12)
+    keys = read_label_keys(second / "best", labels=16)
+    assert keys is None or keys.shape == (16, 28)
+    facts = orjson.loads((second / "run.json").read_bytes())
+    assert facts["settings"]["encoder"]["name"] == str(first)
+    assert status_of(app, "score", "--run", second, "--data", trained / "data") == 0
+
+
+def test_the_shipped_recipe_leaves_the_encoder_as_it_is(trained: Path, tmp_path: Path) -> None:
+    recipe = recipes.load("unidec-heads")
+    assert recipe.encoder.frozen and recipe.ngrams.frozen and not recipe.ngrams.buckets
+
+    batch = ("batch.instances=16", "batch.cluster_size=4")
+    small = (*batch, "validation.rows=8", "optimizer.epochs=2")
+    limits = ("encoder.query_tokens=16", "encoder.label_tokens=16", "system.choose_novel=false")
+    # As in the first run, because a process keeps its first run's precision.
+    settings = (*small, *limits, *HEADS, "optimizer.precision=fp32")
+    places = ("--data", trained / "data", "--out", tmp_path / "run", "--encoder", trained / "first")
+    assert status_of(app, "train", "unidec-heads", *places, "--set", *settings) == 0
+    assert np.array_equal(table(trained / "first/best"), table(tmp_path / "run/best"))

@@ -83,6 +83,8 @@ def test_pairs_then_describe(pairs: Pairs, table: Path, out: Path, capsys: Said)
     assert dataset.train.labels_of.sum() + dataset.test.labels_of.sum() == 50 * 51 / 2
     facts = {"labels: 7", "propensity: a 0.55, b 1.5", "source: clicks.csv"}
     assert facts <= {*described(out, capsys)}
+    assert pairs(CLICKS) == 2
+    assert f"error: {out}: exists already" in capsys.readouterr().err
 
 
 def test_metadata_is_written_and_described(pairs: Pairs, out: Path, capsys: Said) -> None:
@@ -145,11 +147,14 @@ def test_without_a_good_row_nothing_is_written(
     assert capsys.readouterr().err.startswith(f"error: {table}")
 
 
-def test_a_delimiter_can_be_given(pairs: Pairs, tmp_path: Path, capsys: Said) -> None:
+def test_a_delimiter_can_be_given(
+    pairs: Pairs, table: Path, out: Path, tmp_path: Path, capsys: Said
+) -> None:
     content, given = "query|keyword\na, b|c\n", (*ALL_TRAIN, "--delimiter")
     assert pairs(content, *given, ";") == 2
+    [said] = capsys.readouterr().err.splitlines()
     wrong = "query: there is no such column; the columns are query|keyword"
-    assert wrong in capsys.readouterr().err
+    assert said.startswith(f"error: {table}:1: {wrong}") and not out.exists()
     assert pairs(content, *given, "|", out=tmp_path / "two") == 0
     assert lf_xmc.read(tmp_path / "two").train.instances.texts == ("a, b",)
     lines = tmp_path / "t.jsonl"
@@ -199,18 +204,6 @@ def test_describe_counts_equal_texts(pairs: Pairs, out: Path, capsys: Said) -> N
     assert repeated.endswith("│ 1 │ 0 │")
     assert any("texts that are in both splits" in line for line in lines)
     assert "labels that share the text of an earlier one: 2" in lines
-
-
-def test_errors_of_the_data_are_one_line(table: Path, tmp_path: Path, capsys: Said) -> None:
-    table.write_text(CLICKS)
-    command = ("data", "pairs", "--input", table, "--query", "q", "--label", "keyword", "--out")
-    assert status_of(app, *command, tmp_path / "out") == 2
-    named = "the columns are query, keyword, clicks (line 1 must name them; delimiter: comma)"
-    message = f"error: {table}:1: q: there is no such column; {named}\n"
-    assert capsys.readouterr().err == message
-    assert not (tmp_path / "out").exists()
-    assert status_of(app, *command, tmp_path) == 2
-    assert f"error: {tmp_path}: exists already" in capsys.readouterr().err
 
 
 def test_moby(out: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
