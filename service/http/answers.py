@@ -245,8 +245,8 @@ class ClicksAnswer(TypedDict):
         Annotated[
             dict[str, float],
             doc(
-                "The weights of those of `newest` whose click does not weigh 1;"
-                " missing where each weighs 1."
+                "The weights of the labels in `newest` whose click does not weigh 1."
+                " Missing if all clicks weigh 1."
             ),
         ]
     ]

@@ -142,7 +142,7 @@ class Pending:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of the pending request; `version` is its last event's, or None without events."""
+    """The outcome of the pending request; `version` is None if it has no event in the log."""
 
     pending: Pending
     version: int | None
@@ -150,7 +150,7 @@ class Outcome:
 
 
 class Ledger:
-    """What the memory and the log must hold of one client's writes."""
+    """The writes of one client that the memory and the log must hold."""
 
     def __init__(
         self,

@@ -18,8 +18,8 @@ MOST = 256  # keys per chunk; a larger chunk is cut in half
 class SortedKeys:
     """Different keys in ascending order; `insert` and `discard` return a new set.
 
-    The keys lie in sorted chunks; all keys of a chunk are below those of the next. A change copies
-    one chunk and the references to the others. It takes a few microseconds for a million keys.
+    The keys are stored in sorted chunks, and the chunks are in ascending order. A change copies one
+    chunk and the references to the others. It takes a few microseconds for a million keys.
     """
 
     chunks: tuple[tuple[Key, ...], ...] = ()

@@ -161,9 +161,9 @@ def lost_items(log: LabelLog, *, until: int) -> LostItems:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """Which events of a log are whole, and which are altered, lost or unreadable.
+    """The whole events of a log, and the altered, lost or unreadable ones.
 
-    `cut` is the newest event that was cut earlier, 0 if none was: only a snapshot holds those.
+    `cut` is the newest event that was cut earlier, or 0. Only a snapshot holds the cut events.
     """
 
     whole: Runs

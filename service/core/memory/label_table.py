@@ -78,9 +78,9 @@ class LabelTable:
     def identified(self, label: NewLabel) -> NewLabel:
         """Return a label that is about to be put, with its id.
 
-        Without an id, it is the known label with the same text identity. If there are several, it
-        is the one whose id equals this identity, or else the first by column. If there is none, the
-        id of the new label is the identity (`free_id`).
+        A label without an id gets the id of the known label with the same text identity. If several
+        labels have this identity, the label with the identity as its id is preferred, then the
+        first column. If no label has it, the identity becomes the id (`free_id`).
         """
         if label.id:
             return label

@@ -70,7 +70,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
 
 
 def ranking(ids: str) -> list[KeywordAnswer]:
-    """Keywords whose ids are the letters of `ids` and whose texts are the upper-case letters."""
+    """Return one keyword per letter of `ids`: the letter is its id, the capital letter its text."""
     return [{"id": each, "text": each.upper(), "score": 0.0, "novel": False} for each in ids]
 
 

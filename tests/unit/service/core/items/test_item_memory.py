@@ -64,7 +64,7 @@ def test_of_items_with_one_text_the_first_that_is_left_is_found(memory: ItemMemo
 
 
 def test_an_item_with_its_own_text_again_has_what_was_learned_for_it(tmp_path: Path) -> None:
-    """So nothing is lost if a change or deletion is undone, or replayed over a newer bundle."""
+    """Undoing a change or a deletion, or replaying it over a newer bundle, loses nothing."""
     keys = np.stack([unit(0), unit(1), unit(2)])
     files = item_files_of(tmp_path, IDS, TEXTS, keys)
     learned = replace(files, projected=files.projected + np.float16(0.5) * unit(7))
