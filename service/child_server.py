@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from time import monotonic, sleep
@@ -115,9 +115,8 @@ class Server:
 
     def wait_ready(self, seconds: float = READY_SECONDS) -> None:
         """Wait until the server is ready. Raises `ServerFailed` if it ends, or after `seconds`."""
-        client = Client(HOST, self.port)
-        self._wait("was not ready", client.ready, seconds)
-        client.close()
+        with closing(Client(HOST, self.port)) as client:
+            self._wait("was not ready", client.ready, seconds)
         self.seconds_to_ready = monotonic() - self._start
 
     def logged(self, message: str) -> list[dict[str, Any]]:

@@ -89,13 +89,13 @@ def export_encoder(
     if not dataset.labels.texts:
         raise InvalidInput(f"data set {dataset.name} has no labels")
     with new_folder(target) as folder, stages(console) as report:
-        save_tokenizer(encoder, folder / TOKENIZER)
-        parity = _export_graph(encoder, dataset, folder, options, report)
         checkpoint, labels, items = options.checkpoint, None, None
-        if checkpoint is not None:
+        if checkpoint is not None:  # first, since it refuses files that do not fit the data set
             labels = _export_label_files(checkpoint, dataset, folder)
             items = export_items(checkpoint, dataset, folder, dimension=encoder.dimension)
             reranker_folder.copy(checkpoint, folder)
+        save_tokenizer(encoder, folder / TOKENIZER)
+        parity = _export_graph(encoder, dataset, folder, options, report)
         description = Description(
             encoder=facts(encoder, folder, quantization=options.quantization, name=options.name),
             predictor=predictor_defaults(checkpoint),

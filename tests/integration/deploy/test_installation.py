@@ -7,7 +7,7 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,8 +41,8 @@ class Installed:
         command = ["env", f"--chdir={self.project}", str(self.command), "serve", "--port", "0"]
         command += ["--bundle", bundle, "--state", "state"]
         server = Server(command, log=self.project / "log", environment=environment())
-        with stopped_afterwards(server):
-            yield Client(HOST, server.port)
+        with stopped_afterwards(server), closing(Client(HOST, server.port)) as client:
+            yield client
 
 
 def environment() -> dict[str, str]:

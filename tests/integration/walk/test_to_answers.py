@@ -2,6 +2,7 @@
 
 import csv
 import io
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,11 @@ def prepared(folder: Path) -> Path:
 def answers(bundle: Path) -> dict[str, list[dict[str, Any]]]:
     """Serve the bundle; return the keywords of each odd query."""
     queries = [query for query, _, _ in ODD if query != LONG]
-    with running_server(bundle, options=["--workers", "1"]) as server:
-        answer = Client(HOST, server.port).post("/predict", {"queries": queries, "top_k": 3})
+    with (
+        running_server(bundle, options=["--workers", "1"]) as server,
+        closing(Client(HOST, server.port)) as client,
+    ):
+        answer = client.post("/predict", {"queries": queries, "top_k": 3})
     return {result["query"]: result["keywords"] for result in answer["results"]}
 
 
