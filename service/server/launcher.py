@@ -43,6 +43,9 @@ SILENT_SECONDS = 20
 
 # Connections that wait to be accepted. Further ones wait in their clients, at no cost here.
 BACKLOG = 256
+SHARING_LOOP = (
+    "service.server.sharing:SharingLoop"  # imported by uvicorn in each of several workers
+)
 
 log = logging.getLogger("keymatch")
 
@@ -209,7 +212,7 @@ def _uvicorn_config(server: ServerSettings, worker: Worker) -> uvicorn.Config:
         factory=True,
         workers=server.workers,
         timeout_worker_healthcheck=SILENT_SECONDS,
-        loop="uvloop",
+        loop="uvloop" if server.workers == 1 else SHARING_LOOP,
         http=ServiceConnection,
         backlog=BACKLOG,
         access_log=False,
