@@ -41,6 +41,7 @@ from service.telemetry import Telemetry
 # alert KeymatchLogLag fires.
 FULL_QUEUES = 2
 
+Take = Callable[[], Batch | Callable[[], None] | None]  # from the queue
 Outcome = Callable[[], None]  # completes or fails a request; called in its event loop
 Results = tuple[tuple[Prediction, ...], tuple[bytes, ...]]  # as `Answer` holds them
 
@@ -111,9 +112,12 @@ class ReadPath:
         self._version_waiters = settings.version_waiters
         self._most_in_flight = FULL_QUEUES * settings.queue_labels  # events
         self.waiters = ViewWaiters()
+        takes: list[Take] = [queue.take] * settings.threads
+        if settings.device == "cpu":
+            takes.append(queue.take_small)
         self._threads = [
-            threading.Thread(target=self._run, name=f"answer-{number}", daemon=True)
-            for number in range(settings.threads)
+            threading.Thread(target=self._run, args=(take,), name=f"answer-{number}", daemon=True)
+            for number, take in enumerate(takes)
         ]
         for thread in self._threads:
             thread.start()
@@ -181,9 +185,9 @@ class ReadPath:
 
     # The answering threads ---------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, take: Take) -> None:
         search_in_one_thread()
-        while (work := self._queue.take()) is not None:
+        while (work := take()) is not None:
             if not isinstance(work, Batch):
                 work()
                 continue

@@ -376,6 +376,9 @@ class TaskQueue:
     """A lane for small and one for large requests; the lane that was served less is next.
 
     So neither starves the other: while both have requests, each gets half of the threads' work.
+    While every thread answers a large request, one more thread may take small ones (`take_small`);
+    they would otherwise wait for tens of milliseconds.
+
     Each lane has its own overload state and limit: large requests always wait longer than small
     ones, and must not take their places.
 
@@ -402,7 +405,9 @@ class TaskQueue:
         self._query_seconds = 0.0  # average time of a plain query in one thread
         self._errands: deque[Callable[[], None]] = deque()
         self._closed = False
-        self._changed = Condition(Lock())
+        self._in_large = 0  # threads that answer a large request
+        lock = Lock()
+        self._changed, self._spare = Condition(lock), Condition(lock)
 
     @property
     def depth(self) -> int:
@@ -440,6 +445,7 @@ class TaskQueue:
                     other.served = 0
             lane.put(request)
             self._changed.notify(-(-request.cost // self._task_cost))
+            self._wake_spare()
 
     def withdraw(self, request: QueryRequest, error: KeymatchError) -> None:
         """End a request with `error`, and free its place. Only the event loop calls this."""
@@ -477,10 +483,20 @@ class TaskQueue:
                     return None
                 self._changed.wait()
 
+    def take_small(self) -> Batch | None:
+        """Wait for small requests while all other threads answer large ones; None when closed."""
+        with self._spare:
+            while not self._closed:
+                if self._small and self._in_large >= self._threads:
+                    return self._take(self._small)
+                self._spare.wait()
+        return None
+
     def finish(self, batch: Batch, *, seconds: float) -> None:
         """Note that a batch has ended, and how many seconds it took."""
         with self._changed:
             batch.lane.running -= batch.cost
+            self._in_large -= batch.lane is self._large
             if batch.tasks:
                 each, mean = seconds / batch.cost, self._query_seconds
                 self._query_seconds = mean + _WEIGHT * (each - mean) if mean else each
@@ -490,8 +506,15 @@ class TaskQueue:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+            self._spare.notify_all()
+
+    def _wake_spare(self) -> None:
+        if self._small and self._in_large >= self._threads:
+            self._spare.notify()
 
     def _take(self, lane: Lane) -> Batch:
+        self._in_large += lane is self._large
+        self._wake_spare()
         # A thread takes its share of the waiting requests: with all of them, others would be idle.
         share = self._task_cost if lane is self._large else -(-lane.waiting // self._sharing)
         return lane.take(

@@ -15,6 +15,7 @@ from service.engine.reading.task_queue import (
     MOST_ARRIVING,
     TASK_COST,
     Arrivals,
+    Batch,
     DelayControl,
     QueryRequest,
     TaskQueue,
@@ -22,6 +23,7 @@ from service.engine.reading.task_queue import (
 )
 from service.settings import EngineSettings
 from tests.support.queue_desk import Client, QueueDesk, errors, taken
+from tests.support.waiting import wait_for
 
 TARGET, INTERVAL = 0.010, 0.100
 QUERY_BYTES = 40  # assumed bytes per query, until some are measured
@@ -330,6 +332,41 @@ def test_every_query_comes_out_exactly_once(steps: list[tuple[str, int]], thread
         assert all(texts == list(request.queries) for request, texts in came_out.items())
         assert not desk.queue.lane(1).waiting and not desk.queue.lane(100).waiting
         desk.loop.close()
+
+
+def test_a_spare_thread_takes_small_requests_while_large_ones_are_answered(
+    desk_of: Callable[..., QueueDesk],
+) -> None:
+    desk, found = desk_of(), list[Batch | None]()
+
+    def spare() -> None:
+        while found[-1:] != [None]:
+            found.append(desk.queue.take_small())
+
+    thread = threading.Thread(target=spare)
+    thread.start()
+    try:
+        desk.put(1)
+        desk.take()  # nothing large: the thread of `take` answers it
+        large = desk.put(100)
+        batch = desk.queue.take()
+        assert isinstance(batch, Batch) and taken(batch) == [large]
+        small = [desk.put(1), desk.put(TASK_COST)]
+        wait_for(lambda: sum(len(taken(one)) for one in found if one) == 2)
+        assert [request for one in found if one for request in taken(one)] == small
+        for one in (batch, *found):
+            assert one is not None
+            desk.queue.finish(one, seconds=0.01)
+        waiting = desk.queue.take()  # the rest of the large request
+        assert isinstance(waiting, Batch) and taken(waiting) == [large]
+        desk.queue.finish(waiting, seconds=0.01)
+        last = desk.put(1)
+        batches = [desk.take() for _ in range(2)]
+        assert last in [request for one in batches for request in taken(one)]
+    finally:
+        desk.queue.close()
+        thread.join()
+    assert found[-1] is None
 
 
 def bytes_of(queries: int) -> int:
