@@ -51,15 +51,15 @@ def identity(text: str) -> str:
     An identity is its own identity. The identity of white space is empty.
     """
     if text.isascii():
-        folded = text.lower()
+        spaced = text.lower()
     else:
         visible = _INVISIBLE.sub("", text)
-        folded = _folded(visible if visible.strip() else text)
-    folded = " ".join(folded.split())
-    if len(folded) <= MOST_CHARACTERS:
-        return folded
-    digest = hashlib.sha256(folded.encode()).hexdigest()[:_DIGEST_CHARACTERS]
-    return f"{folded[: MOST_CHARACTERS - _DIGEST_CHARACTERS - 1].rstrip()}~{digest}"
+        spaced = folded(visible if visible.strip() else text)
+    one = " ".join(spaced.split())
+    if len(one) <= MOST_CHARACTERS:
+        return one
+    digest = hashlib.sha256(one.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+    return f"{one[: MOST_CHARACTERS - _DIGEST_CHARACTERS - 1].rstrip()}~{digest}"
 
 
 def free_id(text_identity: str, *, taken: Callable[[str], bool]) -> str:
@@ -107,10 +107,10 @@ class IdentityLookup:
         return hashes[order], order
 
 
-def _folded(text: str) -> str:
+def folded(text: str) -> str:
     """Return NFKC, case-folded, and NFKC again, because either step can undo the other."""
-    folded = unicodedata.normalize("NFKC", _stream_safe(text)).casefold()
-    return folded if folded.isascii() else unicodedata.normalize("NFKC", folded)
+    once = unicodedata.normalize("NFKC", _stream_safe(text)).casefold()
+    return once if once.isascii() else unicodedata.normalize("NFKC", once)
 
 
 def _stream_safe(text: str) -> str:

@@ -13,6 +13,8 @@ import pytest
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.changes import DeleteLabel
 from service.core.encoding.encoder import OnnxEncoder, encode
+from service.core.lexical.spelling import readings
+from service.core.lexical.words import words_of
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.types import Label, Role
 from tests.golden import write_bundle
@@ -40,6 +42,13 @@ def test_it_answers_as_recorded(bundle: Bundle, recorded: Any, exact: bool) -> N
             assert prediction[key] == before[key]
         assert list(prediction["keywords"]) == list(before["keywords"])
         assert prediction["keywords"] == pytest.approx(before["keywords"], abs=TOLERANCE)
+
+
+def test_its_words_are_those_of_its_texts(bundle: Bundle) -> None:
+    texts = [*bundle.instance_texts, *bundle.label_texts]
+    assert list(bundle.words.words) == sorted({word for text in texts for word in words_of(text)})
+    view = KnowledgeMemory(bundle).view
+    assert [reading.text for reading in readings(view.lexicon, "camping tnet")] == ["camping tent"]
 
 
 def test_it_represents_a_novel_label_as_recorded(bundle: Bundle, recorded: Any) -> None:

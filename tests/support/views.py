@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 
 from service.core.encoding.encoder import encode
+from service.core.lexical.words import words_of
 from service.core.memory.view import View
 from service.core.types import Label, Role, RowKind, Rows
 from tests.support.changes import ENCODER
@@ -91,3 +92,11 @@ def plan_values(view: View) -> PlanValues:
     """Return the first row, the stop (exclusive) and the rows of every plan, then of item plans."""
     plans = (*view.plans, *view.item_plans)
     return [(plan.first, plan.stop, plan.rows.tolist()) for plan in plans]
+
+
+def word_counts(view: View) -> Counter[str]:
+    """Count the alive rows of each word by the view's lexicon; dead rows' words are tried, too."""
+    learned = (text for part in view.parts for text in part.contents.texts)
+    texts = [*view.bundle.instance_texts, *view.bundle.label_texts, *learned]
+    words = {word for text in texts for word in words_of(text)}
+    return Counter({word: rows for word in words if (rows := view.lexicon.frequency(word))})

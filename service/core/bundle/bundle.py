@@ -19,6 +19,7 @@
 |                                 | posted as clicks, so that a repeated click replaces its row|
 | `labels/ids.*`, `labels/texts.*`| label ids (with lookup) and texts                          |
 | `labels/details.*`              | in snapshots: queries, metadata, ... see `label_details`   |
+| `words/*`                       | the lexical index of all rows, see `word_files`            |
 | `novel/*`                       | optional: IRENE's combiner and classifiers, `irene_files`  |
 | `items/*`                       | optional: items that queries attend to, `item_files`       |
 | `reranker/*`                    | optional: the reranker's trees, `reranker_files`           |
@@ -35,7 +36,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from service.core.bundle import irene_files, item_files, manifest, reranker_files
+from service.core.bundle import irene_files, item_files, manifest, reranker_files, word_files
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.item_files import ItemFiles
 from service.core.bundle.label_details import LabelDetails
@@ -54,6 +55,7 @@ from service.core.files.folder_facts import verify_files
 from service.core.files.text_store import TextStore
 from service.core.index.devices import ScanDevice
 from service.core.index.protocol import Segment, batches
+from service.core.lexical.word_index import FrozenWords
 from service.core.types import Floats, Halves, Indices, Rows
 
 ENCODER, TOKENIZER = "encoder.onnx", "tokenizer.json"
@@ -80,6 +82,7 @@ class Bundle:
     label_ids: TextStore
     label_texts: TextStore
     label_details: LabelDetails
+    words: FrozenWords
     vote_weights: Floats | None = None  # of the votes in `indices`; None: every vote weighs 1
     novel: NovelFiles | None = None
     items: ItemFiles | None = None
@@ -108,6 +111,7 @@ def files_read(facts: Manifest) -> list[str]:
         *text_store.files(INSTANCE_TEXTS),
         *text_store.files(LABEL_IDS, lookup=True),
         *text_store.files(LABEL_TEXTS),
+        *word_files.FILES,
     ]
     if f"{LABEL_DETAILS}.bin" in facts.files:
         names += text_store.files(LABEL_DETAILS)
@@ -164,6 +168,7 @@ def open_bundle(folder: Path, *, verify: bool = True, device: ScanDevice | None 
         label_details=LabelDetails(
             TextStore(folder / LABEL_DETAILS, count=memory.labels) if has_details else None
         ),
+        words=word_files.read(folder, rows=memory.rows, verify=verify),
         novel=None
         if facts.novel is None
         else irene_files.read(
@@ -192,6 +197,7 @@ def require_sound(bundle: Bundle) -> None:
     if bundle.device is None:  # a device searches the keys, so it needs no graph
         _require_equal(folder / BASE_SEGMENT, bundle.segment, bundle.keys)
     bundle.label_ids.verify_order()
+    word_files.verify_order(bundle.words, folder)
     if bundle.label_details.store is not None:
         bundle.label_details.verify(instances=bundle.instances)
     items = bundle.items

@@ -11,11 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from service.core.bundle import irene_files, item_files, manifest, reranker_files
+from service.core.bundle import irene_files, item_files, manifest, reranker_files, word_files
 from service.core.bundle.bundle import (
     BASE_SEGMENT,
     CLICKS,
@@ -24,6 +25,7 @@ from service.core.bundle.bundle import (
     TOKENIZER,
     VOTE_WEIGHTS,
     Bundle,
+    open_bundle,
 )
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.item_files import ItemFiles
@@ -46,7 +48,7 @@ from service.core.index.frozen_segment import (
 )
 from service.core.index.libraries import IndexParameters
 from service.core.index.protocol import Progress, RowFilter, Segment
-from service.core.types import Floats, Halves, Indices, Rows
+from service.core.types import Floats, Halves, Indices, Rows, Spelling
 
 _RECORDED_LIBRARIES = (
     "keymatch numpy onnxruntime onnxruntime-gpu faiss-cpu faiss-gpu hnswlib torch".split()
@@ -86,6 +88,7 @@ class BundleContent:
     items: ItemFiles | None = None
     learned: LearnedFacts | None = None
     reranker: RerankerFiles | None = None
+    spelling: Spelling = "off"
 
     @property
     def row_filter(self) -> RowFilter:
@@ -133,10 +136,12 @@ class BundleContent:
             items=bundle.items,
             learned=facts.learned,
             reranker=bundle.reranker,
+            spelling=facts.spelling,
         )
 
 
 Measure = Callable[[BundleContent, Segment], ChosenEf]  # chooses how a built graph is searched
+Choose = Callable[[Bundle], Manifest]  # returns the manifest, with what was measured on the bundle
 
 
 def write_bundle(
@@ -145,12 +150,14 @@ def write_bundle(
     *,
     progress: Progress,
     measure: Measure | None = None,
+    choose: Choose | None = None,
 ) -> None:
     """Build the index, measure its recall, and write the bundle to `target`.
 
     `progress` is called with the number of indexed rows. `measure` chooses the queue length for
     searches of the graph. By default, a sample of the keys serves as queries, and the content's
-    `ef` is raised if it misses the `recall_goal`. Raises `InvalidData` if `target` exists.
+    `ef` is raised if it misses the `recall_goal`. `choose` may change the manifest at the end.
+    Raises `InvalidData` if `target` exists.
     """
     with new_folder(target) as folder:
         for source, name in ((content.encoder_onnx, ENCODER), (content.tokenizer_json, TOKENIZER)):
@@ -164,6 +171,7 @@ def write_bundle(
         text_store.write(folder / "instances/texts", content.instance_texts)
         text_store.write(folder / "labels/ids", content.label_ids, lookup=True)
         text_store.write(folder / "labels/texts", content.label_texts)
+        word_files.write(chain(content.instance_texts, content.label_texts), folder)
         if len(content.clicks):
             np.save(folder / CLICKS, content.clicks.astype(np.int64))
         if content.label_details:
@@ -186,6 +194,8 @@ def write_bundle(
         facts = IndexFacts.of(parameters, recall=chosen.recall, nodes=segment.nodes)
         content = replace(content, metrics={**content.metrics, **chosen.as_metrics()})
         manifest.write(_describe(content, folder, facts), folder)
+        if choose is not None:
+            manifest.write(choose(open_bundle(folder, verify=False)), folder)
 
 
 def _indexed(content: BundleContent, folder: Path, progress: Progress) -> ItemFiles | None:
@@ -259,6 +269,7 @@ def _describe(content: BundleContent, folder: Path, index: IndexFacts) -> Manife
         items=None if content.items is None else content.items.facts,
         learned=content.learned,
         reranker=None if content.reranker is None else content.reranker.facts,
+        spelling=content.spelling,
     )
 
 

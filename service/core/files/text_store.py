@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import codecs
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -124,7 +124,7 @@ def files(name: str, *, lookup: bool = False) -> list[str]:
     return [f"{name}.bin", f"{name}.offsets.npy", *([f"{name}.order.npy"] if lookup else [])]
 
 
-def write(path: Path, texts: Sequence[str], *, lookup: bool = False) -> None:
+def write(path: Path, texts: Iterable[str], *, lookup: bool = False) -> None:
     """Write `texts` to files named after `path`. `lookup` makes `TextStore.find` possible."""
     encoded = [text.encode() for text in texts]
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,8 @@ from service.core.index.exact import LiveVectors, exact_search
 from service.core.index.found_rows import nothing_found, search_sharing
 from service.core.index.parts import Part
 from service.core.index.protocol import RowFilter, Segment, Tombstones
+from service.core.lexical.lexicon import WordPart
+from service.core.lexical.word_index import FrozenWords, LiveWords, gathered
 from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
 from service.core.types import Bools, Floats, Halves, Indices, RowKind, Rows
 
@@ -44,6 +46,7 @@ BYTES_A_VOTE = 4
 BYTES_A_NUMBER = 2  # one number of a key, fp16
 BYTES_OF_WEIGHTS = 1_400  # of one click: the objects, and its entries in the maps of weights
 BYTES_A_WEIGHT = 4
+BYTES_A_WORD = 100  # of a text, in the lexical index
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
@@ -130,6 +133,11 @@ class BaseRows:
         weights = np.ones(len(of_instances), np.float32)
         weights[of_instances] = self.bundle.vote_weights[entries]
         return weights
+
+    @property
+    def words(self) -> WordPart:
+        """The words of the rows' texts."""
+        return WordPart(index=self.bundle.words, rows=self.count, dead=self.dead)
 
     def text(self, row: int) -> str:
         """Return the text that was encoded as the row's key."""
@@ -248,8 +256,8 @@ class BaseRows:
 def bytes_of_row(text: str, *, votes: int, dimension: int, weighted: bool = False) -> int:
     """Return the bytes of one row: its key of `dimension`, its text, votes and weights."""
     weights = BYTES_OF_WEIGHTS + BYTES_A_WEIGHT * votes if weighted else 0
-    key = BYTES_A_NUMBER * dimension
-    return BYTES_A_ROW + key + BYTES_A_VOTE * votes + len(text.encode()) + weights
+    key, words = BYTES_A_NUMBER * dimension, BYTES_A_WORD * (text.count(" ") + 1)
+    return BYTES_A_ROW + key + BYTES_A_VOTE * votes + len(text.encode()) + words + weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -278,7 +286,7 @@ class NewRow:
 
 @dataclass(kw_only=True, eq=False)
 class RowContents:
-    """The kinds, votes and texts of rows, by place.
+    """The kinds, votes and texts of rows, by place, and the words of the texts.
 
     The row at place p votes for the columns `indices[indptr[p] : indptr[p + 1]]`. `weights` are the
     weights of all votes, or None if each vote weighs 1.
@@ -288,6 +296,7 @@ class RowContents:
     indptr: NDArray[np.int64]
     indices: Indices
     texts: Sequence[str]
+    words: FrozenWords | LiveWords
     weights: Floats | None = None
 
 
@@ -295,6 +304,7 @@ class LiveContents(RowContents):
     """Contents that one writer appends to, in arrays with room for more."""
 
     texts: list[str]
+    words: LiveWords
 
     def __init__(self, capacity: int) -> None:
         """Reserve `capacity` rows."""
@@ -303,6 +313,7 @@ class LiveContents(RowContents):
             indptr=np.zeros(capacity + 1, np.int64),
             indices=np.zeros(capacity, np.int32),
             texts=[],
+            words=LiveWords(),
         )
 
     def write(self, start: int, rows: Sequence[NewRow]) -> None:
@@ -322,6 +333,7 @@ class LiveContents(RowContents):
         if self.weights is not None or any(row.weights is not None for row in rows):
             self._write_weights(votes, [(row.weights, len(row.votes)) for row in rows])
         self.texts[start:] = [row.text for row in rows]
+        self.words.write(start, self.texts[start:])
 
     def _write_weights(self, votes: slice, pieces: Sequence[tuple[Floats | None, int]]) -> None:
         weights = np.ones(0, np.float32) if self.weights is None else self.weights
@@ -361,6 +373,11 @@ class RowPart(Part):
         entries, _ = entries_of(self.contents.indptr, self.places(rows))
         found = weights[entries]
         return None if (found == 1.0).all() else found
+
+    @property
+    def words(self) -> WordPart:
+        """The words of the stored rows' texts."""
+        return WordPart(index=self.contents.words, rows=self.stored_rows, dead=self.dead)
 
     def text(self, row: int) -> str:
         """Return the text that was encoded as the row's key."""
@@ -452,6 +469,7 @@ def seal(
             indptr=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
             indices=_joined([columns for columns, _ in votes], np.int32),
             texts=texts,
+            words=gathered([(part.contents.words, part.places(rows)) for part, rows in pieces]),
             weights=weights,
         ),
         stored_bytes=sum(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -27,6 +28,7 @@ from service.core.index.found_rows import (
 from service.core.index.parts import Part, with_sealed
 from service.core.items.fusion import FusedQueries, OnnxFusion, fused
 from service.core.items.item_memory import ItemMemory
+from service.core.lexical.lexicon import Lexicon
 from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
 from service.core.memory.label_table import LabelTable
 from service.core.memory.part import BaseRows, RowPart, Votes, WeightedVotes, joined_weights
@@ -227,6 +229,11 @@ class View:
         for part, places in self._by_part(rows):
             vectors[places] = part.vectors(rows[places])
         return vectors
+
+    @cached_property
+    def lexicon(self) -> Lexicon:
+        """The words of the texts of all alive rows."""
+        return Lexicon(parts=(self.base.words, *(part.words for part in self.parts)))
 
     def text(self, row: int) -> str:
         """Return the text that was encoded as the row's key."""

@@ -4,6 +4,7 @@ With blocks of 1, 3 or 8 rows and merges of two, a few changes make segments of 
 """
 
 import os
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.changes import Change
 from service.core.encoding.encoder import encode
+from service.core.lexical.words import words_of
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
@@ -34,6 +36,7 @@ from tests.support.views import (
     plan_values,
     row_counts,
     vote_weights,
+    word_counts,
 )
 
 TAU = 0.1
@@ -96,11 +99,15 @@ class Histories(RuleBasedStateMachine):
 
     def expected(self) -> list[object]:
         """Return what the newest view must hold."""
-        return [self.oracle.row_counts(), self.oracle.click_weights()]
+        return [
+            self.oracle.row_counts(),
+            self.oracle.click_weights(),
+            Counter(word for row in self.oracle.rows() for word in words_of(row.text)),
+        ]
 
     def held(self, view: View) -> list[object]:
         """Return what a view holds."""
-        return [row_counts(view), vote_weights(view)]
+        return [row_counts(view), vote_weights(view), word_counts(view)]
 
     def apply(self, changes: list[Change]) -> None:
         view = self.memory.apply(changes)

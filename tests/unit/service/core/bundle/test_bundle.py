@@ -38,6 +38,13 @@ FILES = (
     "labels/ids.order.npy",
     "labels/texts.bin",
     "labels/texts.offsets.npy",
+    "words/words.bin",
+    "words/words.offsets.npy",
+    "words/indptr.npy",
+    "words/rows.npy",
+    "words/bigrams.npy",
+    "words/bigram_indptr.npy",
+    "words/bigram_words.npy",
 )
 
 

@@ -1,0 +1,1 @@
+"""The words of texts: which rows contain a word, and what a misspelled query may mean."""

@@ -1,0 +1,304 @@
+"""An inverted index: which rows of a part of the memory contain a word, and which words are alike.
+
+The index of a bundle or of a sealed part never changes (`FrozenWords`). The index of live rows
+grows with them (`LiveWords`): a reader passes the number of rows that its view counts.
+
+Only words that a misspelled one may stand for have bigrams: at least three characters, no digit.
+
+Shapes: n rows, W words, P postings, G distinct bigrams, E entries of bigrams.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.core.lexical.words import words_of
+from service.core.types import Indices, Rows
+
+LEAST_CHARACTERS = 3  # of a word that has bigrams
+_FEW = 4  # first capacity of a growing array
+_CODE_POINT_BITS = 21
+_NONE: Indices = np.zeros(0, np.int32)
+
+
+class _Words(Protocol):
+    """Words by number: a tuple, or a store on disk."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, number: int, /) -> str: ...
+    def __iter__(self) -> Iterator[str]: ...
+
+
+class Restricted(NamedTuple):
+    """The postings of m rows: distinct words, and for each posting a word and a place below m."""
+
+    words: list[str]
+    word_of: Rows  # [p], places in `words`
+    row_of: Rows  # [p]
+
+
+class WordIndex(Protocol):
+    """The words of a part's rows. Words have numbers, which mean nothing in another part."""
+
+    def find(self, word: str) -> int | None:
+        """Return the number of a word, or None if no row has it."""
+        ...
+
+    def word(self, number: int) -> str:
+        """Return the word with this number."""
+        ...
+
+    def places(self, number: int) -> Indices:
+        """Return the places of the rows that contain a word, ascending."""
+        ...
+
+    def sharing(self, bigrams: Sequence[int], least: int) -> Rows:
+        """Return the numbers of words that have at least `least` of the distinct `bigrams`."""
+        ...
+
+    def restricted(self, rows: Rows) -> Restricted:
+        """Return the postings of the rows at places `rows` [m], ascending."""
+        ...
+
+
+def bigrams_of(word: str) -> list[int]:
+    """Return the distinct bigrams of a word, with a boundary (0) before and after the word."""
+    points = [0, *map(ord, word), 0]
+    pairs = pairwise(points)
+    return list(dict.fromkeys(first << _CODE_POINT_BITS | second for first, second in pairs))
+
+
+def has_bigrams(word: str) -> bool:
+    """Return whether a misspelled word may stand for this one."""
+    return len(word) >= LEAST_CHARACTERS and not any(map(str.isdigit, word))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FrozenWords:
+    """The words of n rows in plain or memory-mapped arrays; `words` [W] are ascending.
+
+    Word w is in the rows `postings[indptr[w] : indptr[w + 1]]`, and bigram `bigrams[g]` is in the
+    words `bigram_words[bigram_indptr[g] : bigram_indptr[g + 1]]`, all ascending.
+    """
+
+    words: _Words
+    indptr: NDArray[np.int64]  # [W + 1]
+    postings: Indices  # [P]
+    bigrams: NDArray[np.int64]  # [G], ascending
+    bigram_indptr: NDArray[np.int64]  # [G + 1]
+    bigram_words: Indices  # [E]
+
+    def find(self, word: str) -> int | None:
+        """Return the number of a word, or None if no row has it."""
+        place = bisect_left(self.words, word)
+        return place if place < len(self.words) and self.words[place] == word else None
+
+    def word(self, number: int) -> str:
+        """Return the word with this number."""
+        return self.words[number]
+
+    def places(self, number: int) -> Indices:
+        """Return the places of the rows that contain a word, ascending."""
+        return self.postings[self.indptr[number] : self.indptr[number + 1]]
+
+    def sharing(self, bigrams: Sequence[int], least: int) -> Rows:
+        """Return the numbers of words that have at least `least` of the distinct `bigrams`."""
+        if not len(self.bigrams):
+            return np.zeros(0, np.int64)
+        wanted = np.array(bigrams, np.int64)
+        found = np.minimum(np.searchsorted(self.bigrams, wanted), len(self.bigrams) - 1)
+        found = found[self.bigrams[found] == wanted]
+        entries = [
+            self.bigram_words[start:stop]
+            for start, stop in zip(
+                self.bigram_indptr[found].tolist(),
+                self.bigram_indptr[found + 1].tolist(),
+                strict=True,
+            )
+        ]
+        return _occurring(entries, least, len(self.words))
+
+    def restricted(self, rows: Rows) -> Restricted:
+        """Return the postings of the rows at places `rows` [m], ascending."""
+        return _restricted(self.word, np.diff(self.indptr), self.postings, rows)
+
+
+class Growing:
+    """An array of numbers that one writer appends to while others read what is there."""
+
+    __slots__ = ("_array", "_count")
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._array, self._count = np.empty(_FEW, np.int32), 0
+
+    def append(self, number: int) -> None:
+        """Append a number."""
+        if self._count == len(self._array):
+            self._array = np.resize(self._array, 2 * self._count)
+        self._array[self._count] = number
+        self._count += 1
+
+    def drop_from(self, least: int) -> None:
+        """Forget the numbers from `least` on, of an ascending array."""
+        while self._count and self._array[self._count - 1] >= least:
+            self._count -= 1
+
+    def view(self) -> Indices:
+        """Return the numbers so far."""
+        return self._array[: self._count]
+
+
+class LiveWords:
+    """The words of a block of live rows; words are numbered in the order of their first row."""
+
+    def __init__(self) -> None:
+        """Start without rows."""
+        self._numbers: dict[str, int] = {}
+        self._words: list[str] = []
+        self._postings: list[Growing] = []
+        self._by_bigram: dict[int, Growing] = {}
+        self._rows: list[tuple[int, ...]] = []  # the words of each row
+
+    def write(self, start: int, texts: Iterable[str]) -> None:
+        """Write rows at `start`, over rows that a dropped draft left there."""
+        for words in self._rows[start:]:
+            for number in words:
+                self._postings[number].drop_from(start)
+        del self._rows[start:]
+        for place, text in enumerate(texts, start):
+            row = tuple(map(self._number, words_of(text)))
+            for number in row:
+                self._postings[number].append(place)
+            self._rows.append(row)
+
+    def find(self, word: str) -> int | None:
+        """Return the number of a word, or None if no row ever had it."""
+        return self._numbers.get(word)
+
+    def word(self, number: int) -> str:
+        """Return the word with this number."""
+        return self._words[number]
+
+    def places(self, number: int) -> Indices:
+        """Return the places of the rows that contain a word, ascending."""
+        return self._postings[number].view()
+
+    def sharing(self, bigrams: Sequence[int], least: int) -> Rows:
+        """Return the numbers of words that have at least `least` of the distinct `bigrams`."""
+        words = len(self._words)
+        entries = [self._by_bigram[one].view() for one in bigrams if one in self._by_bigram]
+        return _occurring(entries, least, words)
+
+    def restricted(self, rows: Rows) -> Restricted:
+        """Return the postings of the rows at places `rows` [m], ascending."""
+        postings = [one.view() for one in self._postings]
+        counts = np.array([len(one) for one in postings], np.int64)
+        return _restricted(self.word, counts, np.concatenate([_NONE, *postings]), rows)
+
+    def _number(self, word: str) -> int:
+        number = self._numbers.get(word)
+        if number is None:
+            number = len(self._words)
+            self._words.append(word)
+            self._postings.append(Growing())
+            if has_bigrams(word):
+                for bigram in bigrams_of(word):
+                    self._by_bigram.setdefault(bigram, Growing()).append(number)
+            self._numbers[word] = number  # last: readers look here first
+        return number
+
+
+def index_texts(texts: Iterable[str]) -> FrozenWords:
+    """Return the words of texts [n]."""
+    numbers: dict[str, int] = {}
+    words_of_postings, places = array("i"), array("i")
+    for place, text in enumerate(texts):
+        for word in words_of(text):
+            words_of_postings.append(numbers.setdefault(word, len(numbers)))
+            places.append(place)
+    return _frozen(list(numbers), np.array(words_of_postings, np.int32), np.array(places, np.int32))
+
+
+def gathered(pieces: Sequence[tuple[WordIndex, Rows]]) -> FrozenWords:
+    """Return the words of some rows of several indexes, one index after the other.
+
+    Each piece has an index and the places of its rows, ascending.
+    """
+    numbers: dict[str, int] = {}
+    words_of_postings, places, first = [_NONE], [_NONE], 0
+    for index, rows in pieces:
+        words, kept, place = index.restricted(rows)
+        known = [numbers.setdefault(word, len(numbers)) for word in words]
+        words_of_postings.append(np.array(known, np.int32)[kept])
+        places.append((place + first).astype(np.int32))
+        first += len(rows)
+    return _frozen(list(numbers), np.concatenate(words_of_postings), np.concatenate(places))
+
+
+def _restricted(
+    word: Callable[[int], str], counts: NDArray[np.int64], postings: Indices, rows: Rows
+) -> Restricted:
+    """Return the postings of `rows` [m] among those of W words, each with `counts` [W]."""
+    places = np.searchsorted(rows, postings)
+    places[places == len(rows)] = 0
+    kept = rows[places] == postings if len(rows) else np.zeros(len(postings), bool)
+    numbers, word_of = np.unique(
+        np.repeat(np.arange(len(counts)), counts)[kept], return_inverse=True
+    )
+    return Restricted([word(number) for number in numbers.tolist()], word_of, places[kept])
+
+
+def _frozen(words: Sequence[str], occurrences: Indices, places: Indices) -> FrozenWords:
+    """Return the index of postings [P]: a number in `words`, and the place of its row, of each."""
+    order = sorted(range(len(words)), key=words.__getitem__)
+    rank = np.empty(len(words), np.int32)
+    rank[order] = np.arange(len(words), dtype=np.int32)
+    occurrences = rank[occurrences] if len(words) else occurrences
+    ascending = tuple(words[number] for number in order)
+    by_word = np.lexsort((places, occurrences))
+    indptr = np.zeros(len(words) + 1, np.int64)
+    np.cumsum(np.bincount(occurrences, minlength=len(words)), out=indptr[1:])
+    bigrams, bigram_indptr, bigram_words = _bigrams(ascending)
+    return FrozenWords(
+        words=ascending,
+        indptr=indptr,
+        postings=places[by_word],
+        bigrams=bigrams,
+        bigram_indptr=bigram_indptr,
+        bigram_words=bigram_words,
+    )
+
+
+def _bigrams(words: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64], Indices]:
+    """Return the distinct bigrams [G] of words [W], and the words [E] of each as a CSR matrix."""
+    listed = [number for number, word in enumerate(words) if has_bigrams(word)]
+    lengths = np.array([len(words[number]) + 1 for number in listed], np.int64)
+    joined = "\0" + "".join(f"{words[number]}\0" for number in listed)
+    points = np.frombuffer(joined.encode("utf-32-le"), np.uint32).astype(np.int64)
+    keys = points[:-1] << _CODE_POINT_BITS | points[1:]
+    numbers = np.repeat(np.array(listed, np.int32), lengths)
+    order = np.lexsort((numbers, keys))
+    keys, numbers = keys[order], numbers[order]
+    new = np.ones(len(keys), bool)
+    new[1:] = (keys[1:] != keys[:-1]) | (numbers[1:] != numbers[:-1])
+    keys, numbers = keys[new], numbers[new]
+    distinct, starts = np.unique(keys, return_index=True)
+    return distinct, np.append(starts, len(keys)).astype(np.int64), numbers
+
+
+def _occurring(entries: Sequence[Indices], least: int, words: int) -> Rows:
+    """Return the numbers below `words` that occur at least `least` times in all entries."""
+    if not entries:
+        return np.zeros(0, np.int64)
+    joined = np.concatenate(entries)
+    counts = np.bincount(joined[joined < words], minlength=words)
+    return np.flatnonzero(counts >= least)

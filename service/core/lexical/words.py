@@ -1,0 +1,87 @@
+r"""The words of a text, by which the lexical index finds rows and the speller knows words.
+
+Words are folded: case, width and accents do not matter. A compound or a code is a word as a whole,
+and each of its pieces is a word too, so every way to write it finds the others:
+
+| text             | words                               |
+|------------------|-------------------------------------|
+| `"Caf\xe9 Bars"` | `cafe`, `bars`                      |
+| `"T-Shirt"`      | `tshirt`, `t`, `shirt`              |
+| `"XK-4411b"`     | `xk4411b`, `xk`, `4411`, `b`        |
+| `"men's"`        | `mens`                              |
+
+Scripts that are written without spaces are not cut: a run of their characters is one word.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from service.core.text_identity import folded
+
+MOST_CHARACTERS = 64  # of a word; the rest of a longer one is ignored
+_MOST_PIECES = 6  # of a compound that is also a word as a whole
+
+# White space and punctuation beyond ASCII, without the joiners U+200C and U+200D.
+_BEYOND_ASCII = (
+    "\x80-\xa9\xab-\xb1\xb4\xb6-\xb8\xbb\xbf\xd7\xf7\u2000-\u200b\u200e-\u206f\u3000-\u303f"
+)
+_SEPARATOR = f"[^0-9A-Za-z\x80-\U0010ffff]|[{_BEYOND_ASCII}]"
+_CHARACTER = f"(?:[0-9A-Za-z]|(?![{_BEYOND_ASCII}])[\x80-\U0010ffff])"
+_APOSTROPHES = re.compile("['\u2019\u02bc]")
+_ASCII_CHUNK = re.compile(r"[0-9A-Za-z]+(?:[^\s0-9A-Za-z]{1,2}[0-9A-Za-z]+)*")
+_CHUNK = re.compile(rf"{_CHARACTER}+(?:(?:(?!\s)(?:{_SEPARATOR})){{1,2}}{_CHARACTER}+)*")
+_PIECE = re.compile(r"\d+|[^\W\d_]+")
+_RUN = re.compile(f"{_CHARACTER}+")
+_DIGITS_OR_NOT = re.compile(r"\d+|\D+")
+_ACCENTS = re.compile("[\u0300-\u036f]+")
+
+
+class Chunk(NamedTuple):
+    """A part of a text between spaces: its place in the text, and its folded words.
+
+    `pieces` are the parts of a compound or code, and empty for a plain word.
+    """
+
+    start: int
+    stop: int
+    whole: str
+    pieces: tuple[str, ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words by which this chunk is found."""
+        if not self.pieces:
+            return (self.whole,)
+        return (self.whole, *self.pieces) if len(self.pieces) <= _MOST_PIECES else self.pieces
+
+
+def chunks_of(text: str) -> Iterator[Chunk]:
+    """Yield the chunks of a text in order."""
+    for found in (_ASCII_CHUNK if text.isascii() else _CHUNK).finditer(text):
+        chunk = _APOSTROPHES.sub("", found.group())
+        if chunk.isalpha() and chunk.isascii():
+            yield Chunk(found.start(), found.end(), chunk.lower()[:MOST_CHARACTERS], ())
+            continue
+        runs = _RUN.findall(_without_accents(folded(chunk)))
+        if runs:
+            whole = "".join(runs)[:MOST_CHARACTERS]
+            cut = (piece for run in runs for piece in _DIGITS_OR_NOT.findall(run))
+            pieces = tuple(piece[:MOST_CHARACTERS] for piece in cut)
+            yield Chunk(found.start(), found.end(), whole, pieces if len(pieces) > 1 else ())
+
+
+def words_of(text: str) -> list[str]:
+    """Return the distinct words of a text, in the order of their first place."""
+    return list(dict.fromkeys(word for chunk in chunks_of(text) for word in chunk.words))
+
+
+def _without_accents(text: str) -> str:
+    """Return a folded text without the accents of Latin, Greek and Cyrillic letters."""
+    if text.isascii():
+        return text
+    bare = _ACCENTS.sub("", unicodedata.normalize("NFD", text))
+    return unicodedata.normalize("NFC", bare)
