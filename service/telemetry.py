@@ -56,7 +56,7 @@ SECONDS_BUCKETS = tuple(50e-6 * 2**step for step in range(18))
 # From 0.1 seconds to 14 minutes, since a segment's graph may have many rows.
 SEAL_SECONDS_BUCKETS = tuple(0.1 * 2**step for step in range(14))
 BATCH_BUCKETS = tuple(float(2**step) for step in range(11))
-READING_STAGES = ("queue", "tokenize", "encode", "fuse", "retrieve", "score", "rerank")
+READING_STAGES = ("queue", "spell", "tokenize", "encode", "fuse", "retrieve", "score", "rerank")
 STAGES = (*READING_STAGES, "log_commit", "publish")
 ROW_KINDS = ("base", "sealed", "live", "tombstone")
 ITEM_KINDS = ("base", "sealed", "live", "tombstone")
@@ -160,6 +160,9 @@ class Telemetry:
             "encode_cache_hits_total", "Queries whose vector was in the cache"
         )
         self.cache_misses = counter("encode_cache_misses_total", "Queries encoded")
+        self.corrected_queries = counter(
+            "corrected_queries_total", "Queries searched as another text than was typed"
+        )
         refused = "Requests not served"
         self.rejected = counter("rejected_total", refused, "reason", values=REJECTIONS)
         self.dropped_log_lines = counter(

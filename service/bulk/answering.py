@@ -11,12 +11,18 @@ from service.bulk.query_file import FileQuery
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.index.protocol import batches
 from service.core.memory.view import View
-from service.core.prediction.predictor import AttendedItems, Predictor, Stopwatch, explained_items
+from service.core.prediction.predictor import (
+    AttendedItems,
+    Predictor,
+    Stopwatch,
+    explained_items,
+    texts_of,
+)
 from service.core.prediction.ranking import Ranking
-from service.core.types import Floats, Prediction, PredictOptions
+from service.core.types import Floats, Prediction, PredictOptions, Reading
 from service.engine.loaded_bundle import LoadedBundle
 from service.http.answers import KeywordAnswer, ResultAnswer
-from service.http.responses import result_answer
+from service.http.responses import answer_of, result_answer
 
 _SEARCHED_TOGETHER = 256  # queries per search
 
@@ -35,40 +41,42 @@ def results(
     """
     predictor, view = loaded.predictor, loaded.memory.view
 
-    def explained(text: str, ranking: Ranking, items: AttendedItems) -> ResultAnswer:
+    def explained(reading: Reading, ranking: Ranking, items: AttendedItems) -> ResultAnswer:
         keywords = predictor.keywords(view, ranking, options)
         prediction = Prediction(
-            query=text, keywords=keywords, items=items, score_kind=ranking.score_kind
+            reading=reading, keywords=keywords, items=items, score_kind=ranking.score_kind
         )
         return result_answer(prediction, explain=True)
 
-    def plain(text: str, ranking: Ranking, _items: AttendedItems) -> ResultAnswer:
-        return {
-            "query": text,
-            "score_kind": ranking.score_kind,
-            "keywords": _keywords(view, ranking),
-        }
+    def plain(reading: Reading, ranking: Ranking, _items: AttendedItems) -> ResultAnswer:
+        return answer_of(reading, ranking.score_kind, _keywords(view, ranking))
 
     result = explained if options.explain else plain
     return {
-        query: result(query.text, ranking, items)
-        for query, ranking, items in _rankings(predictor, view, queries, options)
+        query: result(reading, ranking, items)
+        for query, reading, ranking, items in _rankings(predictor, view, queries, options)
     }
 
 
 def _rankings(
     predictor: Predictor, view: View, queries: Sequence[FileQuery], options: PredictOptions
-) -> Iterator[tuple[FileQuery, Ranking, AttendedItems]]:
-    """Yield each distinct query with its ranked labels, and its items if they are explained."""
+) -> Iterator[tuple[FileQuery, Reading, Ranking, AttendedItems]]:
+    """Yield each distinct query as it was read, its ranked labels, and its items if explained."""
     search_in_one_thread()
-    distinct = list(dict.fromkeys(queries))
-    vectors = predictor.encode([query.text for query in distinct], Stopwatch())
+    distinct, watch = list(dict.fromkeys(queries)), Stopwatch()
+    readings = predictor.read(view, [query.text for query in distinct], options, watch)
+    vectors = predictor.encode(texts_of(readings), watch)
+    stops = np.cumsum([len(of_query) for of_query in readings], dtype=np.int64)
     for batch in batches(len(distinct), _SEARCHED_TOGETHER):
-        searched, items = _fused(predictor, view, distinct[batch], vectors[batch], options)
-        texts = [query.text for query in distinct[batch]]
-        found = predictor.search(view, texts, searched, options)
-        rankings = predictor.rank(view, found, options, Stopwatch())
-        yield from zip(distinct[batch], rankings, items, strict=True)
+        start = stops[batch.start - 1] if batch.start else 0
+        of_texts = slice(start, stops[batch.stop - 1])
+        of_batch = zip(distinct[batch], readings[batch], strict=True)
+        owners = [query for query, of_query in of_batch for _ in of_query]
+        searched, items = _fused(predictor, view, owners, vectors[of_texts], options)
+        found = predictor.search(view, readings[batch], searched, options)
+        rankings = predictor.rank(view, found, options, watch)
+        chosen = (items[place] for place in found.places)
+        yield from zip(distinct[batch], found.readings, rankings, chosen, strict=True)
 
 
 def _fused(

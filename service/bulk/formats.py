@@ -28,7 +28,7 @@ from service.http.answers import ResultAnswer
 
 # A spreadsheet treats a cell that begins with one of these as a formula.
 FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r")
-CSV_COLUMNS = ("row", "query", "rank", "id", "text", "score", "novel", "score_kind")
+CSV_COLUMNS = ("row", "query", "rank", "id", "text", "score", "novel", "score_kind", "searched")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,12 +86,13 @@ class CsvLines(JsonLines):
         for row, document in enumerate(answered.documents(), start=answered.first_row):
             query, keywords = self._cell(document["query"]), document["keywords"]
             kind = document.get("score_kind", "")
+            searched = self._cell(document.get("searched", ""))
             if not keywords:
-                writer.writerow((row, query, "", "", "", "", "", kind))
+                writer.writerow((row, query, "", "", "", "", "", kind, searched))
             for rank, keyword in enumerate(keywords, start=1):
                 score, novel = repr(keyword["score"]), str(keyword["novel"]).lower()
                 texts = (self._cell(keyword["id"]), self._cell(keyword["text"]))
-                writer.writerow((row, query, rank, *texts, score, novel, kind))
+                writer.writerow((row, query, rank, *texts, score, novel, kind, searched))
         return lines.getvalue().encode()
 
     def _cell(self, text: str) -> str:
@@ -119,6 +120,7 @@ class Parquet:
                 ("keywords", pyarrow.list_(keyword)),
                 ("problem", text),
                 ("score_kind", text),
+                ("searched", text),
             ]
         )
 

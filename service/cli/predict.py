@@ -18,7 +18,7 @@ from service.command_line import STATE_VARIABLE, Interrupted, say
 from service.core.bundle import manifest
 from service.core.errors import InvalidConfig
 from service.core.tables.separated import DelimiterOption
-from service.core.types import PredictOptions
+from service.core.types import PredictOptions, Spelling
 from service.http.request_models import RequestModels
 from service.settings import EngineSettings, Limits, load_settings
 
@@ -36,6 +36,7 @@ def predict(
     depth: int | None = None,
     memorization: float | None = None,
     rerank: bool | None = None,
+    spelling: Spelling | None = None,
     explain: bool = False,
     escape_formulas: Annotated[bool, Parameter(negative=())] = False,
     delimiter: DelimiterOption | None = None,
@@ -69,6 +70,8 @@ def predict(
         Weight of queries and clicks against labels' texts, 0 to 1; default: the bundle's.
     rerank
         Order the best keywords again by the reranker; default: if the bundle has one.
+    spelling
+        auto: search a misspelled query as it was meant; off: as it is. Default: the bundle's.
     explain
         Add metadata and evidence to each keyword; for .jsonl.
     escape_formulas
@@ -89,7 +92,9 @@ def predict(
     """
     settings, facts = load_settings(config, {"workers": 1}), manifest.read(bundle)
     base = PredictOptions(top_k=top_k, explain=explain)
-    options = facts.options(base, depth=depth, memorization=memorization, rerank=rerank)
+    options = facts.options(
+        base, depth=depth, memorization=memorization, rerank=rerank, spelling=spelling
+    )
     _require_allowed(options, settings.limits)
     form = format_of(out, explain=explain, escape_formulas=escape_formulas)
     items = None

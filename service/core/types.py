@@ -26,6 +26,7 @@ Bools = NDArray[np.bool_]
 DeviceName = Literal["cpu", "cuda"]  # the device that encodes and searches
 # Scores are sums of votes, or probabilities after reranking. The two cannot be compared.
 ScoreKind = Literal["votes", "probability"]
+Spelling = Literal["auto", "off"]  # whether misspelled queries are searched as they were meant
 
 
 class Role(Enum):
@@ -54,6 +55,28 @@ class PredictOptions:
     exact: bool = False  # scans all keys instead of searching the graphs, for evaluation
     items: tuple[str, ...] | None = None  # attended by all queries; None: the nearest
     candidates: int = 0  # the number of labels to rerank; 0: answer with the votes
+    spelling: bool = False  # searches a misspelled query as it was meant
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Correction:
+    """A word of a query (or two) as it was `typed`, and what it was `read` as.
+
+    `rows` of the memory contain the words that it was read as.
+    """
+
+    typed: str
+    read: str
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """The text that a query is searched as: itself, or with corrections."""
+
+    query: str
+    text: str
+    corrections: tuple[Correction, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,10 +123,15 @@ class Prediction:
     `items` are those that the query attended to, or None without `explain` or an item memory.
     """
 
-    query: str
+    reading: Reading
     keywords: tuple[Keyword, ...]
     items: tuple[FusedItem, ...] | None = None
     score_kind: ScoreKind = "votes"
+
+    @property
+    def query(self) -> str:
+        """The query as it was asked."""
+        return self.reading.query
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -63,10 +63,25 @@ class FusedItemAnswer(TypedDict):
     similarity: Similarity  # of the item's text and the query
 
 
+class CorrectionAnswer(TypedDict):
+    """A misspelled word of a query."""
+
+    typed: Annotated[str, doc("The word, or two words, in lower case and without accents.")]
+    read: Annotated[str, doc("What was searched instead.")]
+    rows: Annotated[int, doc("How many rows of the memory have the words that were searched.")]
+
+
 class ResultAnswer(TypedDict):
     """The keywords of one query. `items` is present only with `explain` and an item memory."""
 
     query: Annotated[str, doc("The query, without white space at its ends.")]
+    searched: NotRequired[
+        Annotated[str, doc("The text that was searched, if the query seemed to be misspelled.")]
+    ]
+    corrections: NotRequired[
+        Annotated[list[CorrectionAnswer], doc("With `explain`: why `searched` is not `query`.")]
+    ]
+
     score_kind: Annotated[
         ScoreKind,
         doc(

@@ -24,7 +24,7 @@ from pydantic import (
 
 from service.core.errors import echoed
 from service.core.text_identity import MOST_ID_CHARACTERS, identity
-from service.core.types import NewInstance, NewItem, NewLabel
+from service.core.types import NewInstance, NewItem, NewLabel, Spelling
 from service.engine.writing.label_merge import LabelMerge, metadata_bytes
 from service.settings import Limits
 
@@ -122,6 +122,12 @@ class PredictBody(StrictModel):
         description="Whether the best keywords are ranked a second time; false for the memory's own"
         " ranking, whose scores are its votes (`score_kind`). Default: yes, where the bundle has a"
         " second ranking; true for another bundle is an error.",
+    )
+    spelling: Spelling | None = Field(
+        None,
+        description="`auto`: a query with a misspelled word is searched as it was meant, by words"
+        " of the memory, and the result says so (`searched`). `off`: every query is searched as it"
+        " is. Default: the bundle's.",
     )
     deadline_ms: int | None = Field(
         None,

@@ -21,12 +21,13 @@ from service.core.types import (
     Label,
     NewInstance,
     Prediction,
+    Reading,
+    ScoreKind,
 )
 from service.engine.writing.operations import Written, WrittenLabel
 from service.http.answers import (
     ClicksAnswer,
     EvidenceAnswer,
-    FusedItemAnswer,
     InstancesAnswer,
     KeywordAnswer,
     LabelAnswer,
@@ -213,19 +214,33 @@ def result_answer(prediction: Prediction, *, explain: bool) -> ResultAnswer:
     """Return the keywords of one query in the form of POST /predict."""
     rows: dict[int, EvidenceAnswer] = {}  # by `id()`: keywords share rows that voted for several
     keywords = [_keyword(keyword, explain, rows) for keyword in prediction.keywords]
-    query, score_kind = prediction.query, prediction.score_kind
-    if prediction.items is None:
+    answer = answer_of(prediction.reading, prediction.score_kind, keywords)
+    if explain and prediction.reading.corrections:
+        answer["corrections"] = [
+            {"typed": one.typed, "read": one.read, "rows": one.rows}
+            for one in prediction.reading.corrections
+        ]
+    if prediction.items is not None:
+        answer["items"] = [
+            {
+                "kind": "given" if item.given else "predicted",
+                "id": item.id,
+                "text": item.text,
+                "similarity": item.similarity,
+            }
+            for item in prediction.items
+        ]
+    return answer
+
+
+def answer_of(
+    reading: Reading, score_kind: ScoreKind, keywords: list[KeywordAnswer]
+) -> ResultAnswer:
+    """Return the keywords of one query; `searched` is there if another text was searched."""
+    query, searched = reading.query, reading.text
+    if not reading.corrections:
         return {"query": query, "score_kind": score_kind, "keywords": keywords}
-    items: list[FusedItemAnswer] = [
-        {
-            "kind": "given" if item.given else "predicted",
-            "id": item.id,
-            "text": item.text,
-            "similarity": item.similarity,
-        }
-        for item in prediction.items
-    ]
-    return {"query": query, "score_kind": score_kind, "items": items, "keywords": keywords}
+    return {"query": query, "searched": searched, "score_kind": score_kind, "keywords": keywords}
 
 
 def _keyword(keyword: Keyword, explain: bool, rows: dict[int, EvidenceAnswer]) -> KeywordAnswer:
@@ -263,7 +278,7 @@ def _timing(seconds: Mapping[str, float]) -> TimingAnswer:
 
     return {
         "queue": milliseconds("queue"),
-        "encode": milliseconds("tokenize", "encode", "fuse"),
+        "encode": milliseconds("spell", "tokenize", "encode", "fuse"),
         "retrieve": milliseconds("retrieve"),
         "score": milliseconds("score", "rerank"),
     }

@@ -33,6 +33,7 @@ CONTRACT = {
     "keymatch_encode_cache_misses_total": set(),
     "keymatch_rejected_total": {"reason"},
     "keymatch_dropped_log_lines_total": set(),
+    "keymatch_corrected_queries_total": set(),
     "keymatch_build_info": {"version", "bundle"},
 }
 

@@ -22,7 +22,7 @@ from service.core.errors import BundleAltered, BundleMissing, NotInBundle
 from service.core.files.folder_facts import FileFacts, checked, read_document
 from service.core.index.frozen_segment import FrozenSegment, equal_path, open_segment
 from service.core.index.libraries import IndexParameters
-from service.core.types import PredictOptions, ScoreKind
+from service.core.types import PredictOptions, ScoreKind, Spelling
 
 FORMAT = "keymatch-bundle"
 VERSION = 1
@@ -248,6 +248,7 @@ class Manifest:
     items: ItemFacts | None = None  # None: queries are not fused with items
     learned: LearnedFacts | None = None  # None: the training data do not come from a label log
     reranker: RerankerFacts | None = None  # None: only the memory ranks labels
+    spelling: Spelling = "off"  # the default; a snapshot keeps its bundle's
 
     @property
     def score_kind(self) -> ScoreKind:
@@ -255,9 +256,14 @@ class Manifest:
         return "votes" if self.reranker is None else "probability"
 
     def options(
-        self, base: PredictOptions, *, rerank: bool | None = None, **requested: Any
+        self,
+        base: PredictOptions,
+        *,
+        rerank: bool | None = None,
+        spelling: Spelling | None = None,
+        **requested: Any,
     ) -> PredictOptions:
-        """Return `base` with the requested lambda, b and reranking; None stands for the default.
+        """Return `base` with the requested options; None stands for the bundle's default.
 
         A bundle with a reranker uses it by default. Raises `NotInBundle` if the request asks for
         reranking and the bundle has no reranker.
@@ -265,7 +271,9 @@ class Manifest:
         if rerank and self.reranker is None:
             raise NotInBundle("second ranking", field="rerank")
         candidates = 0 if self.reranker is None or rerank is False else self.reranker.candidates
-        return self.predictor.options(replace(base, candidates=candidates), **requested)
+        corrects = (spelling or self.spelling) == "auto"
+        of_bundle = replace(base, candidates=candidates, spelling=corrects)
+        return self.predictor.options(of_bundle, **requested)
 
 
 _ADAPTER = TypeAdapter(Manifest)

@@ -1,7 +1,9 @@
 """Answers a query from one view: encode -> retrieve -> vote -> top-k (Alg. 1 of RAE-XMC).
 
-With an item memory, a query's vector is fused with items between encoding and retrieval. With a
-reranker, trees reorder the best labels.
+A misspelled query is first read as it may be meant. If it has several readings, all of them are
+searched, and the reading whose best label gets the most votes is answered. With an item memory, a
+query's vector is fused with items between encoding and retrieval. With a reranker, trees reorder
+the best labels.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from cachetools import LRUCache
 from service.core.encoding.encoder import Encoder
 from service.core.errors import NotInBundle
 from service.core.items.fusion import FusedQueries, places_of
+from service.core.lexical.spelling import readings
 from service.core.memory.view import View
 from service.core.prediction.ranking import Ranker, Ranking, open_ranker
 from service.core.prediction.reranking.reranker import Reranker
@@ -32,6 +35,7 @@ from service.core.types import (
     Keyword,
     Prediction,
     PredictOptions,
+    Reading,
     Role,
     RowKind,
     Rows,
@@ -96,22 +100,46 @@ class Stopwatch:
             self._within = before + seconds
 
 
+Readings = tuple[Reading, ...]  # what one query may mean, at least one
+
+
+def texts_of(readings: Sequence[Readings]) -> list[str]:
+    """Return the texts [T] of all readings of queries [B], query by query."""
+    return [reading.text for of_query in readings for reading in of_query]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Searched:
-    """Queries [B], their vectors [B, d], and the `similarities` and `rows` [B, b] of found keys."""
+    """Queries as they were read [B], and what was found for them.
 
-    queries: Sequence[str]
+    Each has a vector [d], and the `similarities` and `rows` [b] of its keys. `places` [B] are those
+    of the chosen readings among all readings.
+    """
+
+    readings: Sequence[Reading]
     vectors: Floats
     similarities: Floats
     rows: Rows
+    places: Sequence[int]
 
     def part(self, queries: slice) -> Searched:
         """Return some of the queries."""
         return Searched(
-            queries=self.queries[queries],
+            readings=self.readings[queries],
             vectors=self.vectors[queries],
             similarities=self.similarities[queries],
             rows=self.rows[queries],
+            places=self.places[queries],
+        )
+
+    def chosen(self, places: Sequence[int]) -> Searched:
+        """Return the readings at `places`."""
+        return Searched(
+            readings=[self.readings[place] for place in places],
+            vectors=self.vectors[places],
+            similarities=self.similarities[places],
+            rows=self.rows[places],
+            places=places,
         )
 
 
@@ -141,9 +169,10 @@ class Predictor:
     def predict(self, view: View, queries: Sequence[str], options: PredictOptions) -> Answer:
         """Answer `queries` from `view`, with texts and, on request, evidence."""
         watch = Stopwatch()
-        fused = self.fuse(view, self.encode(queries, watch), options, watch)
+        readings = self.read(view, queries, options, watch)
+        fused = self.fuse(view, self.encode(texts_of(readings), watch), options, watch)
         with watch.stage("retrieve"):
-            searched = self.search(view, queries, fused.vectors, options)
+            searched = self.search(view, readings, fused.vectors, options)
         with watch.stage("score"):
             items = explained_items(view, fused, options)
             predictions = self.predictions(view, searched, options, items, watch)
@@ -159,18 +188,30 @@ class Predictor:
     ) -> tuple[Prediction, ...]:
         """Return the keywords of queries from their retrieved keys.
 
-        `items` [B] come from `explained_items`. The stage "rerank" nests in the current stage.
+        `items` of all readings come from `explained_items`. The stage "rerank" nests in the current
+        stage.
         """
         rankings = self.rank(view, searched, options, watch)
         return tuple(
             Prediction(
-                query=query,
+                reading=reading,
                 keywords=self.keywords(view, ranking, options),
-                items=attended,
+                items=items[place],
                 score_kind=ranking.score_kind,
             )
-            for query, ranking, attended in zip(searched.queries, rankings, items, strict=True)
+            for reading, place, ranking in zip(
+                searched.readings, searched.places, rankings, strict=True
+            )
         )
+
+    def read(
+        self, view: View, queries: Sequence[str], options: PredictOptions, watch: Stopwatch
+    ) -> list[Readings]:
+        """Return what each query may mean, or the query itself if the options correct nothing."""
+        if not options.spelling:
+            return [(Reading(query=query, text=query),) for query in queries]
+        with watch.stage("spell"):
+            return [readings(view.lexicon, query) for query in queries]
 
     def encode(self, queries: Sequence[str], watch: Stopwatch) -> Floats:
         """Return unit vectors [B, d] of queries, from the cache if it has them."""
@@ -205,16 +246,50 @@ class Predictor:
             return view.fused(vectors, [places_of(view.items, options.items)] * len(vectors))
 
     def search(
-        self, view: View, queries: Sequence[str], vectors: Floats, options: PredictOptions
+        self,
+        view: View,
+        readings: Sequence[Readings],
+        vectors: Floats,
+        options: PredictOptions,
     ) -> Searched:
-        """Retrieve the keys that may vote for queries [B] with vectors [B, d]."""
+        """Retrieve the keys that may vote for queries [B], and choose the reading of each.
+
+        `vectors` [T, d] belong to the texts of all readings.
+        """
         similarities, rows = view.retrieve(
             vectors,
             depth=options.depth,
             kind=voting_kind(options.memorization),
             exact=options.exact,
         )
-        return Searched(queries=queries, vectors=vectors, similarities=similarities, rows=rows)
+        searched = Searched(
+            readings=[reading for of_query in readings for reading in of_query],
+            vectors=vectors,
+            similarities=similarities,
+            rows=rows,
+            places=range(len(vectors)),
+        )
+        if len(readings) == len(vectors):
+            return searched
+        return searched.chosen(self._best_places(view, searched, map(len, readings), options))
+
+    def _best_places(
+        self, view: View, searched: Searched, counts: Iterable[int], options: PredictOptions
+    ) -> list[int]:
+        """Return the place of each query's best reading; `counts` [B] are its readings.
+
+        The best label of the best one gets the most votes; the first one wins ties.
+        """
+        first, chosen, best_label = 0, [], replace(options, top_k=1)
+        for count in counts:
+            scores = [0.0]
+            if count > 1:
+                of_query = searched.part(slice(first, first + count))
+                rankings = self._vote(view, of_query, best_label)
+                scores = [max(ranking.scores, default=0.0) for ranking in rankings]
+            chosen.append(first + scores.index(max(scores)))
+            first += count
+        return chosen
 
     def rank(
         self, view: View, searched: Searched, options: PredictOptions, watch: Stopwatch
@@ -225,9 +300,11 @@ class Predictor:
             yield from self._vote(view, searched, options)
             return
         first = self._vote(view, searched, replace(options, top_k=max(top_k, options.candidates)))
-        for query, vector, ranking in zip(searched.queries, searched.vectors, first, strict=True):
+        for reading, vector, ranking in zip(
+            searched.readings, searched.vectors, first, strict=True
+        ):
             with watch.stage("rerank"):
-                ranking = reranker.rerank(view, query, vector, ranking, top_k=top_k)
+                ranking = reranker.rerank(view, reading.text, vector, ranking, top_k=top_k)
             yield ranking
 
     def _vote(self, view: View, searched: Searched, options: PredictOptions) -> Iterator[Ranking]:
@@ -267,7 +344,7 @@ class Predictor:
 def explained_items(
     view: View, fused: FusedQueries, options: PredictOptions
 ) -> Sequence[AttendedItems]:
-    """Return the items [B] that each query attended to.
+    """Return the items that each of the fused texts attended to.
 
     They are None if the view has no item memory or no explanation was requested.
     """

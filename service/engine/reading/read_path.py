@@ -11,7 +11,9 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from time import monotonic
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,9 +27,11 @@ from service.core.errors import (
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.prediction.predictor import (
     AttendedItems,
+    Readings,
     Searched,
     Stopwatch,
     explained_items,
+    texts_of,
 )
 from service.core.types import Answer, Floats, Prediction, PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
@@ -247,53 +251,60 @@ def _encode_and_search(
     tasks: Sequence[QueryTask], taken: float, telemetry: Telemetry
 ) -> list[Outcome]:
     """Answer tasks of one bundle. Tasks that expire during encoding are not searched."""
-    watch = Stopwatch()
-    vectors = tasks[0].request.loaded.predictor.encode(
-        [query for task in tasks for query in task.queries], watch
-    )
+    watch, predictor = Stopwatch(), tasks[0].request.loaded.predictor
+    readings = [
+        predictor.read(task.view, task.queries, task.request.options, watch) for task in tasks
+    ]
+    vectors = predictor.encode(texts_of([*chain.from_iterable(readings)]), watch)
     telemetry.observe_stages(watch.seconds)
     outcomes: list[Outcome] = []
-    alike: dict[tuple[int, PredictOptions], list[tuple[QueryTask, Floats]]] = {}
+    alike: dict[tuple[int, PredictOptions], list[_Encoded]] = {}
     now, start = monotonic(), 0
-    for task in tasks:
-        rows = vectors[start : start + len(task)]
-        start += len(task)
+    for task, of_task in zip(tasks, readings, strict=True):
+        rows = vectors[start : (start := start + sum(map(len, of_task)))]
         error = task.request.useless(now)
         if error is not None:
             outcomes.append(partial(task.request.fail, error))
         else:
-            alike.setdefault((id(task.view), task.request.options), []).append((task, rows))
+            encoded = _Encoded(task, of_task, rows)
+            alike.setdefault((id(task.view), task.request.options), []).append(encoded)
     for group in alike.values():
-        own = [task for task, _ in group]
-        rows = group[0][1] if len(group) == 1 else np.concatenate([rows for _, rows in group])
-        outcomes += _search(own, rows, dict(watch.seconds), taken, telemetry)
+        outcomes += _search(group, dict(watch.seconds), taken, telemetry)
     return outcomes
 
 
+class _Encoded(NamedTuple):
+    """A task, the readings of its queries, and the vectors of their texts [T, d]."""
+
+    task: QueryTask
+    readings: Sequence[Readings]
+    vectors: Floats
+
+
 def _search(
-    tasks: Sequence[QueryTask],
-    vectors: Floats,
-    encoding: dict[str, float],
-    taken: float,
-    telemetry: Telemetry,
+    group: Sequence[_Encoded], encoding: dict[str, float], taken: float, telemetry: Telemetry
 ) -> list[Outcome]:
-    """Answer tasks of one view and equal options from their vectors [B, d].
+    """Answer encoded tasks of one view and equal options.
 
     Each task gets the stage durations of its whole batch, including `encoding`.
     """
+    tasks = [encoded.task for encoded in group]
     watch, view, options = Stopwatch(), tasks[0].view, tasks[0].request.options
     predictor = tasks[0].request.loaded.predictor
-    fused = predictor.fuse(view, vectors, options, watch)
-    queries = [query for task in tasks for query in task.queries]
+    vectors = [encoded.vectors for encoded in group]
+    joined = vectors[0] if len(group) == 1 else np.concatenate(vectors)
+    readings = [of_query for encoded in group for of_query in encoded.readings]
+    fused = predictor.fuse(view, joined, options, watch)
     with watch.stage("retrieve"):
-        searched = predictor.search(view, queries, fused.vectors, options)
+        searched = predictor.search(view, readings, fused.vectors, options)
     results: list[Results | KeymatchError] = []
     with watch.stage("score"):
         items, start = explained_items(view, fused, options), 0
         for task in tasks:
             own = slice(start, start := start + len(task))
-            results.append(_results(task, searched.part(own), items[own], watch))
+            results.append(_results(task, searched.part(own), items, watch))
     telemetry.observe_stages(watch.seconds)
+    telemetry.corrected_queries.inc(sum(bool(read.corrections) for read in searched.readings))
     outcomes: list[Outcome] = []
     for task, result in zip(tasks, results, strict=True):
         if isinstance(result, KeymatchError):

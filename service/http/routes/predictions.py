@@ -73,7 +73,11 @@ class PredictRoutes(Routes):
 
         def choose(facts: Manifest) -> PredictOptions:
             return facts.options(
-                asked, memorization=body.memorization, depth=body.depth, rerank=body.rerank
+                asked,
+                memorization=body.memorization,
+                depth=body.depth,
+                rerank=body.rerank,
+                spelling=body.spelling,
             )
 
         request = QueryRequest(

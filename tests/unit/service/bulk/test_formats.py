@@ -20,7 +20,12 @@ KEYWORDS: list[KeywordAnswer] = [
 ]
 QUOTED, NONE = 'a "b", c', FileQuery(text="none")
 RESULT: ResultAnswer = {"query": QUOTED, "score_kind": "probability", "keywords": KEYWORDS}
-EMPTY: ResultAnswer = {"query": "none", "score_kind": "probability", "keywords": []}
+EMPTY: ResultAnswer = {
+    "query": "none",
+    "searched": "meant",
+    "score_kind": "probability",
+    "keywords": [],
+}
 ANSWERED = AnsweredPart(
     first_row=3,
     queries=(
@@ -53,11 +58,11 @@ def test_json_lines_are_results_of_http(tmp_path: Path) -> None:
 
 
 def test_csv_has_a_line_for_each_keyword(tmp_path: Path) -> None:
-    first = '"a ""b"", c",1,x,"line\nfeed",0.30000000000000004,true,probability\n'
-    second = '"a ""b"", c",2,y,é,0.1,false,probability\n'
-    part = f"3,{first}3,{second}4,,,,,,,\n5,none,,,,,,probability\n6,{first}6,{second}"
+    first = '"a ""b"", c",1,x,"line\nfeed",0.30000000000000004,true,probability,\n'
+    second = '"a ""b"", c",2,y,é,0.1,false,probability,\n'
+    part = f"3,{first}3,{second}4,,,,,,,,\n5,none,,,,,,probability,meant\n6,{first}6,{second}"
     text = written(format_of(Path("o.csv"), explain=False), tmp_path).read_text()
-    assert text == f"row,query,rank,id,text,score,novel,score_kind\n{part}{part}"
+    assert text == f"row,query,rank,id,text,score,novel,score_kind,searched\n{part}{part}"
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@sum", "\t=1", "\r=1"])
@@ -68,7 +73,12 @@ def test_formulas_are_escaped_if_asked(text: str) -> None:
         first_row=1,
         queries=(query, FileQuery(text=text, problem="any"), FileQuery(text="1=1")),
         results={
-            query: {"query": text, "score_kind": "votes", "keywords": [keyword]},
+            query: {
+                "query": text,
+                "searched": text,
+                "score_kind": "votes",
+                "keywords": [keyword],
+            },
             FileQuery(text="1=1"): {"query": "1=1", "score_kind": "votes", "keywords": []},
         },
     )
@@ -80,19 +90,19 @@ def test_formulas_are_escaped_if_asked(text: str) -> None:
     raw, escaped = text, f"'{text}"
     for given, expected in (({}, raw), ({"escape_formulas": True}, escaped)):
         assert cells(**given) == [
-            ["1", expected, "1", expected, expected, "-0.5", "false", "votes"],
-            ["2", expected, "", "", "", "", "", ""],
-            ["3", "1=1", "", "", "", "", "", "votes"],
+            ["1", expected, "1", expected, expected, "-0.5", "false", "votes", expected],
+            ["2", expected, "", "", "", "", "", "", ""],
+            ["3", "1=1", "", "", "", "", "", "votes", ""],
         ]
 
 
 def test_parquet_has_a_row_for_each_query(tmp_path: Path) -> None:
     rows = parquet.read_table(written(format_of(Path("o.parquet"), explain=False), tmp_path))
     assert rows.to_pylist()[4:] == [
-        {**RESULT, "problem": None},
-        {"query": "", "keywords": [], "problem": "the query is empty", "score_kind": None},
+        {**RESULT, "problem": None, "searched": None},
+        {**dict.fromkeys(EMPTY), "query": "", "keywords": [], "problem": "the query is empty"},
         {**EMPTY, "problem": None},
-        {**RESULT, "problem": None},
+        {**RESULT, "problem": None, "searched": None},
     ]
 
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from service.core.errors import InvalidInput
-from service.core.types import Answer, Evidence, Keyword, Prediction, RowKind
+from service.core.types import Answer, Evidence, Keyword, Prediction, Reading, RowKind
 from service.http.responses import (
     PIECE_BYTES,
     JsonAnswer,
@@ -46,7 +46,11 @@ def answer(*, keywords: int, metadata: dict[str, str]) -> Answer:
         for number in range(keywords)
     ]
     return Answer(
-        version=3, predictions=(Prediction(query="tent", keywords=tuple(tents)),), seconds={}
+        version=3,
+        predictions=(
+            Prediction(reading=Reading(query="tent", text="tent"), keywords=tuple(tents)),
+        ),
+        seconds={},
     )
 
 

@@ -14,7 +14,7 @@ from service.core.prediction.many_queries import (
 )
 from service.core.prediction.predictor import Predictor, Searched, Stopwatch
 from service.core.prediction.ranking import NumpyRanker
-from service.core.types import Floats, PredictOptions, Rows
+from service.core.types import Floats, PredictOptions, Reading, Rows
 from tests.support.tiny.encoder import TrigramEncoder
 
 TAU = 0.07
@@ -92,7 +92,11 @@ def test_labels_their_order_and_the_bits_of_their_scores_are_those_that_are_serv
     )
     predictor = Predictor(TrigramEncoder(), tau=TAU, ranker=NumpyRanker())
     searched = Searched(
-        queries=[""] * len(rows), vectors=similarities, similarities=similarities, rows=rows
+        readings=[Reading(query="", text="")] * len(rows),
+        vectors=similarities,
+        similarities=similarities,
+        rows=rows,
+        places=range(len(rows)),
     )
     options = PredictOptions(top_k=top_k, memorization=memorization)
     one_by_one = list(predictor.rank(memory, searched, options, Stopwatch()))

@@ -1,6 +1,7 @@
 """Prediction through the whole core: Eq. 7 against a dense oracle, evidence, order, cache."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -212,6 +213,22 @@ def test_several_queries_are_answered_in_their_order(view: View) -> None:
         assert list(scores(prediction.keywords)) == list(scores(alone.keywords))
         assert scores(prediction.keywords) == pytest.approx(scores(alone.keywords), abs=1e-6)
     assert PREDICTOR.predict(view, [], PredictOptions()).predictions == ()
+
+
+def test_the_reading_with_the_most_votes_is_answered(view_of: Opened) -> None:
+    """ "tamp" may be a lamp or a camp; most votes agree on the camp."""
+    labels = {"camp": "camp", "lamp": "lamp", "other": "light"}
+    instances = {"lamp": ("lamp", "other"), "camp": ("camp",), "camp site": ("camp",)}
+    view = view_of(labels=labels, instances=instances)
+    options = PredictOptions(depth=ALL, spelling=True)
+    answers = PREDICTOR.predict(view, ["lamp", "tamp", "light"], options).predictions
+    assert [answer.query for answer in answers] == ["lamp", "tamp", "light"]
+    assert [answer.reading.text for answer in answers] == ["lamp", "camp", "light"]
+    assert answers[1].keywords == ask(PREDICTOR, view, "camp", top_k=10)
+    best = {text: ask(PREDICTOR, view, text)[0].score for text in ("camp", "lamp")}
+    assert best["camp"] > best["lamp"]
+    plain = replace(options, spelling=False)
+    assert PREDICTOR.predict(view, ["tamp"], plain).predictions[0].reading.text == "tamp"
 
 
 def test_the_same_question_has_the_same_answer_bit_for_bit(tiny_bundle_folder: Path) -> None:

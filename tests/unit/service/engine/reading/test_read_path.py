@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,8 +17,8 @@ from service.core.errors import (
     KeymatchError,
 )
 from service.core.items.fusion import FusedQueries
-from service.core.prediction.predictor import Searched, Stopwatch
-from service.core.types import Floats, Prediction, PredictOptions
+from service.core.prediction.predictor import Readings, Searched, Stopwatch
+from service.core.types import Floats, Prediction, PredictOptions, Reading
 from service.engine.reading import read_path
 from service.engine.reading.read_path import Outcome, ViewWaiters, answer_batch
 from service.engine.reading.task_queue import Batch, Client, QueryRequest, QueryTask, TaskQueue
@@ -89,6 +90,12 @@ class FakePredictor:
         self.broken: set[str] = set()
         self.encode_ends = self.search_ends = lambda: None
 
+    def read(self, _view: Any, queries: Sequence[str], *_: Any) -> list[Readings]:
+        """A query "a|b" may mean "a" or "b"."""
+        return [
+            tuple(Reading(query=query, text=text) for text in query.split("|")) for query in queries
+        ]
+
     def encode(self, queries: Sequence[str], watch: Stopwatch) -> Floats:
         self.encoded.append(list(queries))
         watch.seconds["encode"] = 0.002
@@ -100,20 +107,30 @@ class FakePredictor:
     def fuse(self, _view: Any, vectors: Floats, *_: Any) -> FusedQueries:
         return FusedQueries(vectors=vectors)
 
-    def search(self, _view: Any, queries: Sequence[str], vectors: Floats, *_: Any) -> Searched:
+    def search(
+        self, _view: Any, readings: Sequence[Readings], vectors: Floats, *_: Any
+    ) -> Searched:
+        """Choose the last reading of each query."""
         self.searched.append(vectors[:, 0].tolist())
         self.search_ends()
-        rows = np.zeros(vectors.shape, np.int64)
-        return Searched(queries=queries, vectors=vectors, similarities=vectors, rows=rows)
+        rows, texts = np.zeros(vectors.shape, np.int64), list(chain.from_iterable(readings))
+        of_texts = Searched(
+            readings=texts,
+            vectors=vectors,
+            similarities=vectors,
+            rows=rows,
+            places=range(len(texts)),
+        )
+        return of_texts.chosen((np.cumsum([*map(len, readings)]) - 1).tolist())
 
     def predictions(
         self, _view: Any, searched: Searched, _options: Any, items: Sequence[Any], _watch: Any
     ) -> tuple[Prediction, ...]:
-        queries = searched.queries
-        assert items == [None] * len(queries)
-        assert [len(query) for query in queries] == searched.vectors[:, 0].tolist()
-        self.scored += queries
-        return tuple(Prediction(query=query, keywords=()) for query in queries)
+        texts = [reading.text for reading in searched.readings]
+        assert all(items[place] is None for place in searched.places)
+        assert [len(text) for text in texts] == searched.vectors[:, 0].tolist()
+        self.scored += texts
+        return tuple(Prediction(reading=reading, keywords=()) for reading in searched.readings)
 
 
 class Desk:
@@ -167,6 +184,16 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
 
 def answered(request: QueryRequest) -> list[str]:
     return [prediction.query for prediction in request.future.result().predictions]
+
+
+def test_all_readings_of_a_query_are_encoded_and_searched(desk: Desk) -> None:
+    first, second = desk.request("a", "bb|ccc"), desk.request("dddd|eeeee")
+    desk.answer_requests(first, second)
+    assert desk.predictor.encoded == [["a", "bb", "ccc", "dddd", "eeeee"]]
+    assert desk.predictor.searched == [[1, 2, 3, 4, 5]]
+    assert desk.predictor.scored == ["a", "ccc", "eeeee"]
+    assert answered(first) == ["a", "bb|ccc"]
+    assert answered(second) == ["dddd|eeeee"]
 
 
 def test_requests_are_encoded_and_searched_together(desk: Desk) -> None:
