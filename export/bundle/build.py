@@ -14,6 +14,7 @@ from rich.console import Console
 from scipy.sparse import csr_matrix
 
 from export.bundle.encode import encode_resumably
+from export.bundle.spelling import choose_spelling
 from export.exported_encoder import FUSION, RESIDUALS, ExportedEncoder, digest_of_items
 from service.core.bundle.content import BundleContent, measured_recall, write_bundle
 from service.core.bundle.item_files import ItemFiles, with_fingerprint
@@ -27,7 +28,7 @@ from service.core.index.libraries import IndexParameters
 from service.core.index.protocol import Segment, batches
 from service.core.items.fusion import OnnxFusion, fused
 from service.core.items.item_memory import ItemMemory
-from service.core.types import Floats, Halves, Role
+from service.core.types import Floats, Halves, Role, Spelling
 from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import Relevance, vote_weights, with_relevance
 from training.progress import Report, stages
@@ -100,6 +101,7 @@ class BundleOptions:
     reduction: str = REPRESENTATIVE
     relevance: Relevance = "given"
     recall: float | None = None
+    spelling: Spelling | None = None
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
 
 
@@ -170,6 +172,7 @@ def export_bundle(
             target,
             progress=_counted(report, "build the index", total=len(content.keys)),
             measure=partial(_measured, encoder=encoder, dataset=dataset, options=options),
+            choose=None if options.spelling else partial(choose_spelling, report=report),
         )
     shutil.rmtree(work)
 
@@ -241,6 +244,7 @@ def _content(
         novel=encoder.novel(dataset),
         learned=dataset.learned,
         reranker=options.reranker,
+        spelling=options.spelling or "off",
     )
 
 

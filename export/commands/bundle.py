@@ -77,6 +77,7 @@ def bundle(
         reduction=memory.reduction,
         relevance=memory.relevance or defaults.relevance or "given",
         recall=index.recall,
+        spelling=predictor.spelling,
         reranker=_reranker(reranker, folder, exported),
     )
     dataset = lf_xmc.read(data)
@@ -127,6 +128,6 @@ def _summary(folder: Path, exported: ExportedEncoder) -> str:
     memory, reranker = facts.memory, facts.reranker
     return (
         f"{folder}: {memory.instances:,} instances, {memory.labels:,} labels; {exported.agreement};"
-        f" {facts.index}"
+        f" {facts.index}; spelling {facts.spelling}"
         + ("" if reranker is None else f"; a reranker of {reranker.candidates} candidates")
     )

@@ -15,8 +15,11 @@ from rich.table import Table
 
 from service.command_line import open_console
 from service.core.bundle.bundle import open_bundle
+from service.core.encoding.encoder import OnnxEncoder
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_unwritable, write_file
+from service.core.prediction.predictor import Predictor
+from service.core.types import Spelling
 from training.checkpoints.choices import Choices
 from training.checkpoints.label_keys import LABEL_KEYS
 from training.checkpoints.run_json import BEST, metadata_of_run, read_run_on
@@ -28,8 +31,9 @@ from training.datasets.metadata_texts import with_metadata
 from training.datasets.pair_weights import Relevance
 from training.evaluation import results
 from training.evaluation.answers import Answers, drawn_rows, read_untrained, write_untrained
-from training.evaluation.evaluation import EvaluationRow, Items, open_evaluation
+from training.evaluation.evaluation import Evaluation, EvaluationRow, Items, open_evaluation
 from training.evaluation.examples import Examples, examples_of, write_examples
+from training.evaluation.noise import KINDS, NoiseMeasure, NoiseRow
 from training.evaluation.results import Results, facts_of_run, rows_of_chosen
 from training.evaluation.weighted_metrics import ALL_ALIKE, SHOWN_WEIGHTED, weights_differ
 from training.models.encoder_location import find_encoder
@@ -61,6 +65,12 @@ class OfBundle:
         For a bundle: scan every key instead of searching the HNSW graph.
     rerank
         For a bundle: whether to rerank the best labels. Default: if the bundle has a reranker.
+    spelling
+        For a bundle: auto or off, as in a request. Default: the bundle's.
+    noise
+        For a bundle: also ask test rows with typos and other noise, and print P@1 for each kind.
+    seed
+        For a bundle: draws the noise, and the test rows if there are more than 2,000. Default: 0.
     json
         For a bundle: also write the figures, in percent, to this file.
     """
@@ -69,6 +79,9 @@ class OfBundle:
     depth: int | None = None
     exact: bool = False
     rerank: Annotated[bool | None, Parameter(negative="--no-rerank")] = None
+    spelling: Spelling | None = None
+    noise: Annotated[bool, Parameter(negative=())] = False
+    seed: int | None = None
     json: Path | None = None
 
 
@@ -332,7 +345,7 @@ def _described(choices: Choices, folder: Path | None, options: _Options) -> str:
 def _score_bundle(
     bundle: Path, data: Path, of_bundle: OfBundle, *, weighted: bool, items: Items
 ) -> None:
-    json = of_bundle.json
+    json, seed = of_bundle.json, of_bundle.seed or 0
     if json is not None:
         refuse_unwritable(json.parent)
     opened, dataset = open_bundle(bundle), lf_xmc.read(data)
@@ -355,12 +368,16 @@ def _score_bundle(
             report=report,
             items=items,
             rerank=of_bundle.rerank,
+            spelling=of_bundle.spelling,
         )
         rows = list(replace(evaluation, weighted=weighted).rows(chosen))
+        noise = list(_noise(evaluation, seed=seed)) if of_bundle.noise else []
     reranked = evaluation.reranker is not None
     console.print(_table(rows, dataset, exact=exact, items=items, reranked=reranked))
     if weighted and not weights_differ(dataset.test.labels_of):
         console.print(ALL_ALIKE, soft_wrap=True)
+    if noise:
+        console.print(_noise_table(noise, seed=seed))
     if json is not None:
         document = {
             "dataset": dataset.name,
@@ -371,6 +388,8 @@ def _score_bundle(
             "propensity": {"a": dataset.propensity.a, "b": dataset.propensity.b},
             "rows": [vars(row) for row in rows],
         }
+        if noise:
+            document |= {"seed": seed, "noise": [vars(row) for row in noise]}
         write_file(json, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
 
 
@@ -392,4 +411,31 @@ def _table(
         if name not in rows[0].metrics:
             continue
         table.add_row(name, *(f"{row.metrics[name]:.2f}" for row in rows))
+    return table
+
+
+def _noise(evaluation: Evaluation, *, seed: int) -> Iterator[NoiseRow]:
+    bundle = evaluation.view.bundle
+    encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
+    measure = NoiseMeasure(
+        predictor=Predictor(encoder, tau=evaluation.tau, reranker=evaluation.reranker),
+        view=evaluation.view,
+        dataset=evaluation.dataset,
+        options=evaluation.options,
+        seed=seed,
+    )
+    for done, row in enumerate(measure.rows(), start=1):
+        evaluation.report("ask with noise", done, len(KINDS))
+        yield row
+
+
+def _noise_table(rows: Sequence[NoiseRow], *, seed: int) -> Table:
+    table = Table(title=f"P@1 in percent of test rows that a kind of noise changes, seed {seed}")
+    table.add_column("noise")
+    for name in ("rows", "clean", "noisy", "share"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        share = f"{100 * row.noisy / row.clean:.0f} %" if row.clean else "-"
+        figures = (f"{row.rows:,}", f"{row.clean:.2f}", f"{row.noisy:.2f}", share)
+        table.add_row(row.kind, *figures)
     return table

@@ -19,14 +19,14 @@ from service.core.items.item_memory import ItemMemory
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.prediction.many_queries import LabelOrder, RankedLabels
-from service.core.prediction.predictor import voting_kind
+from service.core.prediction.predictor import Predictor, Stopwatch, texts_of, voting_kind
 from service.core.prediction.reranking.reranker import (
     Reranker,
     candidates_of,
     open_reranker,
     rerank_labels,
 )
-from service.core.types import Floats, PredictOptions, Role, RowKind, Rows
+from service.core.types import Floats, PredictOptions, Role, RowKind, Rows, Spelling
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_links import NO_ITEM, all_linked, require_metadata
 from training.evaluation.metrics import evaluate as measure
@@ -81,6 +81,7 @@ class Evaluation:
     tau: float
     order: LabelOrder
     dataset: Dataset
+    texts: Sequence[str]  # [n], the test rows as they are read
     vectors: Floats  # [n, d]
     options: PredictOptions
     report: Report
@@ -133,11 +134,10 @@ class Evaluation:
         )
         if reranker is None:
             return ranked
-        texts = self.dataset.test.instances.texts
         return rerank_labels(
             reranker,
             reranker.labels_of(self.view),
-            candidates_of(texts, self.vectors, retrieved, ranked),
+            candidates_of(self.texts, self.vectors, retrieved, ranked),
             top_k=top_k,
             order=self.order,
         )
@@ -158,10 +158,11 @@ def open_evaluation(
     report: Report,
     items: Items = "predicted",
     rerank: bool | None = None,
+    spelling: Spelling | None = None,
 ) -> Evaluation:
     """Encode the test rows for a bundle; `exact` scans every key instead of the graph.
 
-    `rerank` works as in a request: None reranks if the bundle can. With an item memory, rows attend
+    `rerank` and `spelling` work as in a request. With an item memory, rows attend
     to predicted `items`, or to those that the data link them to. Raises `InvalidInput` for a bundle
     of other labels and as `linked_places`, `NotInBundle` if it lacks a reranker.
     """
@@ -169,6 +170,7 @@ def open_evaluation(
         PredictOptions(top_k=labels_to_rank(dataset.test.filtered), exact=exact),
         depth=depth,
         rerank=rerank,
+        spelling=spelling,
     )
     if list(bundle.label_ids) != list(dataset.labels.uids):
         raise InvalidInput(
@@ -177,21 +179,41 @@ def open_evaluation(
         )
     view = KnowledgeMemory(bundle).view
     given = linked_places(view.items, dataset) if items == "linked" else None
-    queries = dataset.test.instances.texts
+    tau = bundle.manifest.predictor.tau
+    encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
+    texts = texts_as_read(Predictor(encoder, tau=tau), view, dataset.test.instances.texts, options)
     vectors = encode_all(
-        OnnxEncoder(bundle.folder, bundle.manifest.encoder),
-        queries,
+        encoder,
+        texts,
         role=Role.QUERY,
         threads=threads,
-        progress=lambda done: report("encode", done, len(queries)),
+        progress=lambda done: report("encode", done, len(texts)),
     )
     return Evaluation(
         view=view,
-        tau=bundle.manifest.predictor.tau,
+        tau=tau,
         order=LabelOrder.of(dataset.labels.uids),
         dataset=dataset,
+        texts=texts,
         vectors=view.fused(vectors, given).vectors,  # fused with items, as in the service
         options=options,
         report=report,
         reranker=open_reranker(bundle) if options.candidates else None,
     )
+
+
+def texts_as_read(
+    predictor: Predictor, view: View, queries: Sequence[str], options: PredictOptions
+) -> list[str]:
+    """Return the texts [n] that the service would search for queries [n], corrected if it does."""
+    watch = Stopwatch()
+    readings = predictor.read(view, queries, options, watch)
+    texts = [of_query[0].text for of_query in readings]
+    several = [place for place, of_query in enumerate(readings) if len(of_query) > 1]
+    for batch in batches(len(several), _CHUNK_ROWS):
+        own = [readings[place] for place in several[batch]]
+        fused = predictor.fuse(view, predictor.encode(texts_of(own), watch), options, watch)
+        found = predictor.search(view, own, fused.vectors, options)
+        for place, reading in zip(several[batch], found.readings, strict=True):
+            texts[place] = reading.text
+    return texts

@@ -108,6 +108,7 @@ def _reranked(
             tau=bundle.manifest.predictor.tau,
             order=LabelOrder.of(split.everything.labels.uids),
             dataset=split.everything,
+            texts=split.everything.test.instances.texts,
             vectors=vectors.queries,
             options=bundle.manifest.options(options),
             report=report,

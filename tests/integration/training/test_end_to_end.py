@@ -76,12 +76,15 @@ def compare(
     """Assert that the service and both offline ways rank all test rows equally.
 
     A bundle with a reranker is compared with and without it; `score` only knows the memory's order.
+    Offline, queries are corrected at the bundle's lambda, so other ones are compared without that.
     """
-    reranks = (False, True) if open_bundle(bundle).reranker is not None else (None,)
+    opened = open_bundle(bundle)
+    reranks = (False, True) if opened.reranker is not None else (None,)
+    lambdas = {"off": MEMORIZATIONS, "auto": (opened.manifest.predictor.memorization,)}
     with server_process(bundle, tmp_path / "state", tmp_path / "log") as server:
-        for items, rerank in product(all_items, reranks):
+        for items, rerank, spelling in product(all_items, reranks, lambdas):
             offline = open_evaluation(
-                open_bundle(bundle),
+                opened,
                 dataset,
                 depth=depth,
                 exact=False,
@@ -89,10 +92,11 @@ def compare(
                 report=lambda stage, done, total: None,
                 items=items,
                 rerank=rerank,
+                spelling=spelling,
             )
-            for memorization in MEMORIZATIONS:
+            for memorization in lambdas[spelling]:
                 options = {"memorization": memorization, "depth": depth, "rerank": rerank}
-                options["top_k"] = TOP_K
+                options |= {"top_k": TOP_K, "spelling": spelling}
                 if items == "linked":
                     served = list(answers_to_linked(server, dataset, options))
                 else:

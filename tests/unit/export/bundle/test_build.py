@@ -81,7 +81,10 @@ def test_the_bundle_holds_the_data_set_and_answers(
     bundle = build()
     facts, parity = bundle.manifest, encoder.description.parity
     assert any("P@1" in name for name in parity)  # measured on the encoder's own sample
+    spelling = {name: figure for name, figure in facts.metrics.items() if "spelling" in name}
+    assert len(spelling) == 4
     assert facts.metrics == {
+        **spelling,
         **{name: parity[name] for name in parity if "P@1" not in name},
         "search.recall@14": 100.0,  # measured on the test queries
         "search.recall_queries": 8.0,
@@ -144,6 +147,7 @@ def test_without_a_terminal_each_step_is_said_in_lines(
     said = capsys.readouterr()
     assert said.out == ""
     steps = {"encode instances": 8, "encode labels": 6, "build the index": 14}
+    steps["measure spelling"] = len(INSTANCES)
     assert list(dict.fromkeys(said.err.splitlines())) == [
         line
         for step, total in steps.items()

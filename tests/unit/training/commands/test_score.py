@@ -20,6 +20,7 @@ from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.evaluation import results
 from training.evaluation.examples import read_examples
+from training.evaluation.noise import KINDS
 from training.evaluation.weighted_metrics import ALL_ALIKE, SHOWN_WEIGHTED
 from training.models.torch_encoder import load_encoder
 from training.models.two_heads import heads_of, with_share
@@ -224,6 +225,26 @@ def test_it_is_said_where_the_classifiers_take_no_part(
 
 
 ONE_OF_THREE = "give one of --bundle, --run, or --encoder and --out"
+
+
+def test_noise_is_measured_over_a_bundle(
+    tiny_bundle_folder: Path, tmp_path: Path, capsys: Said
+) -> None:
+    lf_xmc.write(export.tiny_dataset(), tmp_path / "data")
+    score = ("score", "--bundle", tiny_bundle_folder, "--data", tmp_path / "data", "--noise")
+    measured = {}
+    for spelling in ("off", "auto"):
+        options = ("--spelling", spelling, "--seed", 3, "--json", tmp_path / spelling)
+        assert status_of(app, *score, *options) == 0
+        measured[spelling] = orjson.loads((tmp_path / spelling).read_bytes())
+    assert "two typos" in capsys.readouterr().out
+    off, auto = ({row["kind"]: row for row in one["noise"]} for one in measured.values())
+    assert list(off) == list(KINDS)
+    assert measured["off"]["seed"] == 3
+    for kind, row in off.items():
+        assert (row["rows"], row["clean"]) == (auto[kind]["rows"], auto[kind]["clean"])
+        assert 0 <= row["noisy"] <= 100
+    assert sum(row["noisy"] for row in auto.values()) >= sum(row["noisy"] for row in off.values())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""Whether a bundle corrects queries by default is measured on hidden rows."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from export.bundle.spelling import choose_spelling
+from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.prediction import predictor
+from service.core.types import Reading
+from tests.support.tiny.bundles import Catalogue, make_bundle
+from training.progress import say_nothing
+
+KINDS = ("trail", "winter", "summer", "mountain", "forest", "desert")
+NOUNS = ("jacket", "bottle", "compass", "blanket", "lantern")
+TEXTS = {f"{kind} {noun}": (noun,) for kind in KINDS for noun in NOUNS}
+CATALOGUE = Catalogue(labels={noun: f"{noun}s" for noun in NOUNS}, instances=TEXTS)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return open_bundle(make_bundle(tmp_path_factory.mktemp("bundle") / "tiny", CATALOGUE))
+
+
+def test_spelling_that_helps_is_the_default(bundle: Bundle) -> None:
+    said: list[tuple[str, int, int]] = []
+    chosen = choose_spelling(bundle, report=lambda *stage: said.append(stage))
+    assert chosen.spelling == "auto"
+    figures = chosen.metrics
+    assert figures["spelling.typo_P@1_auto"] > figures["spelling.typo_P@1_off"]
+    assert figures["spelling.P@1_auto"] == figures["spelling.P@1_off"]
+    assert replace(chosen, spelling="off", metrics=bundle.manifest.metrics) == bundle.manifest
+    assert said[-1] == ("measure spelling", len(TEXTS), len(TEXTS))
+
+
+def test_spelling_that_harms_is_not(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(_lexicon: object, query: str) -> tuple[Reading, ...]:
+        return (Reading(query=query, text="compass"),)
+
+    monkeypatch.setattr(predictor, "readings", wrong)
+    chosen = choose_spelling(bundle, report=say_nothing)
+    assert chosen.spelling == "off"
+    assert chosen.metrics["spelling.P@1_auto"] < chosen.metrics["spelling.P@1_off"]
+
+
+def test_a_bundle_without_instances_corrects(tmp_path: Path) -> None:
+    labels = Catalogue(labels=CATALOGUE.labels, instances={})
+    bundle = open_bundle(make_bundle(tmp_path / "tiny", labels))
+    chosen = choose_spelling(bundle, report=say_nothing)
+    assert (chosen.spelling, chosen.metrics) == ("auto", bundle.manifest.metrics)
