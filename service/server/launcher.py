@@ -43,9 +43,8 @@ SILENT_SECONDS = 20
 
 # Connections that wait to be accepted. Further ones wait in their clients, at no cost here.
 BACKLOG = 256
-SHARING_LOOP = (
-    "service.server.sharing:SharingLoop"  # imported by uvicorn in each of several workers
-)
+# uvicorn imports it in each of several workers.
+SHARING_LOOP = "service.server.sharing:SharingLoop"
 
 log = logging.getLogger("keymatch")
 

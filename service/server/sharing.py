@@ -63,6 +63,6 @@ class SharingServer:
                 connected = self._loop.connect_accepted_socket(self._protocol_factory, connection)
                 await asyncio.shield(connected)  # a stop must not lose an accepted connection
                 await asyncio.sleep(PAUSE_SECONDS)
-            except OSError as error:
-                log.warning("no connection could be accepted", extra={"cause": str(error)})
+            except Exception as error:  # whatever it is, later connections must be accepted
+                log.warning("a connection could not be accepted", extra={"cause": repr(error)})
                 await asyncio.sleep(FAILED_SECONDS)
