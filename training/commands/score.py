@@ -70,7 +70,7 @@ class OfBundle:
     noise
         For a bundle: also ask test rows with typos and other noise, and print P@1 for each kind.
     seed
-        For a bundle: draws the noise, and the test rows if there are more than 2,000. Default: 0.
+        For a bundle: draws the noise, and the test rows if there are more than 1,000. Default: 0.
     json
         For a bundle: also write the figures, in percent, to this file.
     """

@@ -36,7 +36,7 @@ VOWELS = "aeiou"
 ACUTE = "\u0301"
 ADDED = ("buy", "cheap", "best", "the", "online", "new")
 LEAST_LETTERS = 4  # of a word that is misspelled or split
-ROWS = 2_000  # the most test rows that are asked
+ROWS = 1_000  # the most test rows that are asked
 _ASKED_TOGETHER = 64
 
 Noise = Callable[[str, Random], str | None]
