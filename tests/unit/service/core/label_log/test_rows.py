@@ -195,10 +195,13 @@ def test_an_error_names_the_place_and_not_the_values(log: LabelLog, place: Place
     place.tamper("ALTER TABLE events RENAME TO lost")
     with pytest.raises(LogError) as caught:
         append(log, "very private")
-    assert str(caught.value).startswith(f"{log.place} cannot be ")
-    cause = caught.value.__cause__
-    assert isinstance(cause, sa.exc.SQLAlchemyError)
-    assert "very private" not in str(cause)
+    # Whether the file is seen to have changed first depends on the clock's ticks.
+    assert str(caught.value).startswith(f"{log.place} ")
+    causes: list[BaseException] = [caught.value]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    assert any(isinstance(cause, sa.exc.SQLAlchemyError) for cause in causes)
+    assert not any("very private" in str(cause) for cause in causes)
 
 
 def test_an_append_that_fails_halfway_writes_nothing(log: LabelLog, place: Place) -> None:
