@@ -19,7 +19,7 @@ from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
 from service.core.text_identity import identity
-from service.core.types import PredictOptions, Spelling
+from service.core.types import Prediction, PredictOptions, Spelling
 from training.evaluation.noise import with_typo
 from training.progress import Report
 
@@ -45,11 +45,8 @@ def choose_spelling(bundle: Bundle, *, report: Report) -> Manifest:
         if place % _REPORTED == 0:
             report("measure spelling", place, len(rows))
         query = bundle.instance_texts[row]
-        hits[place] = [
-            asking.is_right(row, text, spelling=spelling)
-            for text in (query, with_typo(query, chance) or query)
-            for spelling in (False, True)
-        ]
+        texts = (query, with_typo(query, chance) or query)
+        hits[place] = [right for text in texts for right in asking.are_right(row, text)]
     report("measure spelling", len(rows), len(rows))
     clean, corrected, typo, corrected_typo = (100 * hits.mean(axis=0)).tolist()
     gains = corrected_typo > typo and corrected >= clean - MOST_LOST
@@ -78,14 +75,25 @@ class _Asking:
             options=facts.options(PredictOptions(top_k=_SHOWN), rerank=False),
         )
 
-    def is_right(self, row: int, query: str, *, spelling: bool) -> bool:
-        """Return whether the best label for `query` is one of the hidden row's.
+    def are_right(self, row: int, query: str) -> tuple[bool, bool]:
+        """Return whether the best label for `query` is one of the hidden row's, off and auto."""
+        view = replace(self.view, base=self.view.base.with_tombstones([row]))
+        auto = self._answer(view, query, spelling=True)
+        right = self._is_right(row, auto)
+        if auto.reading.text == query:  # so the answer without spelling is the same
+            return right, right
+        return self._is_right(row, self._answer(view, query, spelling=False)), right
+
+    def _answer(self, view: View, query: str, *, spelling: bool) -> Prediction:
+        options = replace(self.options, spelling=spelling)
+        [answer] = self.predictor.predict(view, [query], options).predictions
+        return answer
+
+    def _is_right(self, row: int, answer: Prediction) -> bool:
+        """Return whether the best label is one of the row's.
 
         A label whose text is the query, typed or read, does not count.
         """
-        view = replace(self.view, base=self.view.base.with_tombstones([row]))
-        options = replace(self.options, spelling=spelling)
-        [answer] = self.predictor.predict(view, [query], options).predictions
         asked = {identity(self.view.bundle.instance_texts[row]), identity(answer.reading.text)}
         best = (word.id for word in answer.keywords if identity(word.text) not in asked)
         return self.view.labels.column(next(best, "")) in self._labels_of(row)

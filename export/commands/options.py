@@ -101,12 +101,10 @@ class PredictorOptions:
 
     def over(self, defaults: PredictorDefaults) -> PredictorFacts:
         """Return the encoder's defaults, replaced by every option that was given."""
-        given = asdict(self)
-        del given["spelling"]
         return PredictorFacts(
             **{
-                name: getattr(defaults, name) if value is None else value
-                for name, value in given.items()
+                name: getattr(defaults, name) if (given := getattr(self, name)) is None else given
+                for name in ("tau", "depth", "memorization")
             }
         )
 

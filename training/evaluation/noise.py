@@ -154,9 +154,8 @@ class NoiseMeasure:
         """
         test, ids = self.dataset.test, self.dataset.labels.uids
         most = int(np.diff(test.filtered.indptr).max(initial=0)) + 1
-        hits = []
+        hits, options = [], replace(self.options, top_k=most)
         for batch in batches(len(queries), _ASKED_TOGETHER):
-            options = replace(self.options, top_k=most)
             answer = self.predictor.predict(self.view, queries[batch], options)
             for row, prediction in zip(rows[batch], answer.predictions, strict=True):
                 left_out = {ids[column] for column in test.filtered[row].indices.tolist()}
