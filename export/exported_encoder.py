@@ -240,6 +240,7 @@ def predictor_defaults(checkpoint: Path | None) -> PredictorDefaults:
         tau=chosen.tau,
         depth=chosen.depth,
         memorization=chosen.memorization,
+        words=chosen.words,
         relevance=chosen.relevance,
     )
 

@@ -111,6 +111,7 @@ class Scoring:
             self.memory,
             self.queries,
             depth=max(*DEPTHS, self.choices.depth),
+            texts=self.dataset.test.instances.texts,
             progress=lambda done: self.report("retrieve", done, len(self.queries)),
         )
 
@@ -153,7 +154,8 @@ class Scoring:
 
     def chosen(self) -> Measured:
         """Rank and measure the test rows in the chosen way only, without searching deeper."""
-        retrieved = retrieve(self.memory, self.queries, depth=self.choices.depth)
+        texts = self.dataset.test.instances.texts
+        retrieved = retrieve(self.memory, self.queries, depth=self.choices.depth, texts=texts)
         return self._measured(sweep_ways(self.choices)[0], retrieved)
 
     def _measured(self, way: Way, retrieved: RetrievedKeys) -> Measured:
@@ -163,9 +165,13 @@ class Scoring:
 
     def _ranked(self, way: Way, retrieved: RetrievedKeys) -> Ranked:
         searched = (1.0, 0.0) if way.method == SEPARATE else (way.memorization,)
+        ways = (
+            replace(self.choices, memorization=memorization, depth=way.depth)
+            for memorization in searched
+        )
         return predict(
             self.memory,
-            *(retrieved.voting(memorization, way.depth) for memorization in searched),
+            *map(retrieved.of_choices, ways),
             tau=self.choices.tau,
             memorization=way.memorization,
             top_k=labels_to_rank(self.dataset.test.filtered),
@@ -229,7 +235,13 @@ def open_scoring(
         dataset=dataset,
         choices=replace(choices, relevance=relevance),
         held_out_rows=len(held.held_out) if held is not None else 0,
-        memory=OfflineMemory.of(instances, labels, labels_of=train.labels_of, texts=dataset.labels),
+        memory=OfflineMemory.of(
+            instances,
+            labels,
+            labels_of=train.labels_of,
+            texts=dataset.labels,
+            instance_texts=train.instances.texts,
+        ),
         queries=queries,
         items=items,
         report=report,

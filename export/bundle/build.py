@@ -110,7 +110,8 @@ def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> Non
     check_method(options.reduction)
     if options.reranker is not None and options.reranker.facts.predictor != options.predictor:
         learned, used = (
-            f"lambda {facts.memorization:g}, b {facts.depth} and tau {facts.tau:g}"
+            f"lambda {facts.memorization:g}, b {facts.depth}, tau {facts.tau:g} and words"
+            f" {'off' if facts.words is None else f'{facts.words:g}'}"
             for facts in (options.reranker.facts.predictor, options.predictor)
         )
         raise InvalidInput(

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from service.core.bundle.manifest import PredictorFacts
-from service.core.bundle.ranges import HIGHEST_TAU, LOWEST_TAU, MOST_DEPTH
+from service.core.bundle.ranges import HIGHEST_TAU, LOWEST_TAU, MOST_DEPTH, MOST_WORDS
 from service.core.errors import InvalidInput
 from service.core.index.libraries import IndexParameters
 from service.core.types import Spelling
@@ -78,6 +78,10 @@ class PredictorOptions:
     memorization
         Default weight of instance keys against label keys (lambda), 0 to 1. Default: as chosen in
         training, otherwise 0.5.
+    words
+        What the words that a query shares with a row add to their cosine, 0 to 2. Codes, and words
+        of posted rows that few rows have, count at 0, too. Default: as chosen in training,
+        otherwise 0.
     spelling
         auto: search a misspelled query as it was meant; off: as it is. A request may choose
         otherwise. Default: auto, unless it loses more than 0.1 points of P@1 on rows of the bundle
@@ -87,6 +91,7 @@ class PredictorOptions:
     tau: float | None = None
     depth: int | None = None
     memorization: float | None = None
+    words: float | None = None
     spelling: Spelling | None = None
 
     def __post_init__(self) -> None:
@@ -94,6 +99,7 @@ class PredictorOptions:
             ("tau", LOWEST_TAU, HIGHEST_TAU),
             ("depth", 1, MOST_DEPTH),
             ("memorization", 0, 1),
+            ("words", 0, MOST_WORDS),
         ):
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
@@ -104,7 +110,7 @@ class PredictorOptions:
         return PredictorFacts(
             **{
                 name: getattr(defaults, name) if (given := getattr(self, name)) is None else given
-                for name in ("tau", "depth", "memorization")
+                for name in ("tau", "depth", "memorization", "words")
             }
         )
 

@@ -56,6 +56,7 @@ class PredictOptions:
     items: tuple[str, ...] | None = None  # attended by all queries; None: the nearest
     candidates: int = 0  # the number of labels to rerank; 0: answer with the votes
     spelling: bool = False  # searches a misspelled query as it was meant
+    words: float | None = None  # what shared words add to cosines of trained rows; None: no words
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

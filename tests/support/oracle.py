@@ -3,6 +3,7 @@
 Shapes: R rows of the memory, L labels, d dimensions.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from service.core.encoding.encoder import Encoder, encode
+from service.core.lexical.words import words_of
 from service.core.types import Floats, NewLabel, Role, RowKind
 from tests.support.tiny.bundles import Catalogue
 
@@ -22,6 +24,7 @@ class OracleRow:
     text: str
     vector: Floats  # [d], stored as fp16, read as fp32
     voted: tuple[str, ...]
+    posted: bool = True
     weights: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -69,9 +72,11 @@ class Oracle:
     def of(cls, catalogue: Catalogue, encoder: Encoder) -> "Oracle":
         oracle = cls(encoder, [])
         for text, voted in catalogue.instances.items():
-            oracle.instances.append(oracle._row(RowKind.INSTANCE, text, tuple(voted)))
+            row = oracle._row(RowKind.INSTANCE, text, tuple(voted))
+            oracle.instances.append(replace(row, posted=False))
         for label_id, text in catalogue.labels.items():
-            oracle.put(NewLabel(id=label_id, text=text))
+            row = oracle._row(RowKind.LABEL, text, (label_id,))
+            oracle.labels[label_id] = (replace(row, posted=False),)
         return oracle
 
     def put(self, label: NewLabel) -> None:
@@ -123,6 +128,29 @@ class Oracle:
             for label, weight in row.weights.items()
             if label in row.voted and weight != 1.0
         }
+
+    def matches(self, query: str) -> Counter[tuple[str, float, float]]:
+        """Count the texts of the rows that share words with a query, by coverage and `own`."""
+        rows = [(row, set(words_of(row.text))) for row in self.rows()]
+        wanted = words_of(query)
+        counts = {word: sum(word in words for _, words in rows) for word in wanted}
+        rarity = {
+            word: math.log1p((len(rows) - count + 0.5) / (count + 0.5))
+            for word, count in counts.items()
+        }
+        covered = [
+            sum(rarity[word] for word in wanted if word in words) / sum(rarity.values())
+            for _, words in rows
+        ]
+        found = Counter[tuple[str, float, float]]()
+        for (row, words), coverage in zip(rows, covered, strict=True):
+            has_code = any(character.isdigit() for word in wanted for character in word)
+            alone = row.posted or (has_code and words.issuperset(wanted))
+            as_good = sum(other >= coverage - 1e-12 for other in covered)
+            own = 0.8 * coverage * min(1.0, 4 / as_good) if alone else 0.0
+            if coverage:
+                found[row.text, round(coverage, 9), round(own, 9)] += 1
+        return found
 
     def nearest(self, query: str, kind: RowKind | None = None, *, depth: int) -> Floats:
         """Return the `depth` largest inner products; equal keys give at most a quarter of them."""

@@ -100,3 +100,10 @@ def word_counts(view: View) -> Counter[str]:
     texts = [*view.bundle.instance_texts, *view.bundle.label_texts, *learned]
     words = {word for text in texts for word in words_of(text)}
     return Counter({word: rows for word in words if (rows := view.lexicon.frequency(word))})
+
+
+def matched_texts(view: View, query: str) -> Counter[tuple[str, float, float]]:
+    """Count the texts of the rows that share words with a query, by coverage and `own`."""
+    rows, coverage, own = view.lexicon.matches(query, share=1.0)
+    found = zip(rows.tolist(), coverage.round(9).tolist(), own.round(9).tolist(), strict=True)
+    return Counter((view.text(row), part, alone) for row, part, alone in found)

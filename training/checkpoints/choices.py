@@ -34,14 +34,16 @@ Settings = TypeVar("Settings")
 class Choices:
     """The system that trained the encoder, and the memory's temperature tau, lambda and b.
 
-    `relevance` is the scale of the pairs' weights in the memory's votes. If it was not chosen, it
-    is None: weights count as the data set has them.
+    `words` is what shared words add to a row's cosine. An encoder that was trained before words
+    counted has None: they do not count. `relevance` is the scale of the pairs' weights in the
+    memory's votes. If it was not chosen, it is None: weights count as the data set has them.
     """
 
     system: str
     tau: ranges.Temperature
     memorization: ranges.Share
     depth: ranges.Depth
+    words: ranges.WordShare | None = None
     relevance: Relevance | None = None
 
 
@@ -61,7 +63,7 @@ class NovelChoices:
 
 
 # The defaults for an encoder without choices; the temperature is RAE-XMC's.
-UNCHOSEN = Choices(system="encoder", tau=0.04, memorization=0.5, depth=200)
+UNCHOSEN = Choices(system="encoder", tau=0.04, memorization=0.5, depth=200, words=0.0)
 
 
 def as_document(settings: Choices | NovelChoices) -> dict[str, Any]:

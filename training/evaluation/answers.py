@@ -175,8 +175,15 @@ def keep_untrained(
         return
     rows, vectors = queries
     train = with_relevance(dataset, choices.relevance).train
-    memory = OfflineMemory.of(instances, labels, labels_of=train.labels_of, texts=dataset.labels)
-    retrieved = retrieve(memory, vectors, depth=choices.depth)
+    memory = OfflineMemory.of(
+        instances,
+        labels,
+        labels_of=train.labels_of,
+        texts=dataset.labels,
+        instance_texts=train.instances.texts,
+    )
+    texts = [dataset.test.instances.texts[row] for row in rows.tolist()]
+    retrieved = retrieve(memory, vectors, depth=choices.depth, texts=texts)
     answers = best_answers(
         memory,
         retrieved.of_choices(choices),

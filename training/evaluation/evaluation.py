@@ -14,6 +14,7 @@ import numpy as np
 from service.core.bundle.bundle import Bundle
 from service.core.encoding.encoder import OnnxEncoder, encode_all
 from service.core.errors import InvalidInput, echoed
+from service.core.index.found_rows import pad
 from service.core.index.protocol import batches
 from service.core.items.item_memory import ItemMemory
 from service.core.memory.knowledge_memory import KnowledgeMemory
@@ -110,16 +111,17 @@ class Evaluation:
     def retrieve(self, kind: RowKind | None) -> Neighbours:
         """The nearest keys of a kind (None: both) for all test rows, [n, b] each."""
         found = [
-            self.view.retrieve(
+            self.view.search(
+                self.texts[chunk],
                 self.vectors[chunk],
                 depth=self.options.depth,
                 kind=kind,
                 exact=self.options.exact,
+                words=self.options.words,
             )
             for chunk in self._chunks()
         ]
-        similarities, rows = zip(*found, strict=True)
-        return np.concatenate(similarities), np.concatenate(rows)
+        return stacked(found)
 
     def ranked(self, retrieved: Neighbours, memorization: float) -> RankedLabels:
         """The ranked labels of all test rows, [n, k]."""
@@ -146,6 +148,13 @@ class Evaluation:
         for chunk in batches(len(self.vectors), _CHUNK_ROWS):
             yield chunk
             self.report("retrieve", chunk.stop, len(self.vectors))
+
+
+def stacked(found: Sequence[Neighbours]) -> Neighbours:
+    """Join the keys of several chunks of queries; row -1 fills missing places."""
+    width = max((rows.shape[1] for _, rows in found), default=0)
+    similarities, rows = zip(*(pad(*one, count=width) for one in found), strict=True)
+    return np.concatenate(similarities), np.concatenate(rows)
 
 
 def open_evaluation(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,10 @@ from scipy.sparse import csr_matrix, identity, vstack
 
 from service.core.index.exact import exact_search
 from service.core.index.found_rows import nearest, nearest_sharing, places_per_key, search_sharing
-from service.core.index.protocol import RowFilter, batches
+from service.core.index.protocol import RowFilter, Tombstones, batches
+from service.core.lexical.hybrid import with_matches
+from service.core.lexical.lexicon import Lexicon, Matches, WordPart
+from service.core.lexical.word_index import index_texts
 from service.core.memory.part import WeightedVotes, entries_of
 from service.core.prediction.many_queries import (
     LabelOrder,
@@ -54,15 +58,35 @@ class OfflineMemory:
     keys: Halves  # [N + L, d]
     labels_of: csr_matrix  # [N, L]
     label_ids: Sequence[str]  # [L]
-    label_texts: Sequence[str] = ()  # [L], for a reranker
+    label_texts: Sequence[str] = ()  # [L], for a reranker and for words
+    instance_texts: Sequence[str] = ()  # [N], for words
 
     @classmethod
     def of(
-        cls, instances: Floats, labels: Floats, *, labels_of: csr_matrix, texts: Texts
+        cls,
+        instances: Floats,
+        labels: Floats,
+        *,
+        labels_of: csr_matrix,
+        texts: Texts,
+        instance_texts: Sequence[str] = (),
     ) -> OfflineMemory:
         """Return the memory of vectors of instances [N, d] and of labels [L, d] with `texts`."""
-        keys = np.concatenate([instances, labels]).astype(np.float16)
-        return cls(keys=keys, labels_of=labels_of, label_ids=texts.uids, label_texts=texts.texts)
+        return cls(
+            keys=np.concatenate([instances, labels]).astype(np.float16),
+            labels_of=labels_of,
+            label_ids=texts.uids,
+            label_texts=texts.texts,
+            instance_texts=instance_texts,
+        )
+
+    @cached_property
+    def lexicon(self) -> Lexicon:
+        """The words of all rows' texts; no row was posted."""
+        size = len(self.keys)
+        words = index_texts(chain(self.instance_texts, self.label_texts))
+        posted, dead = np.zeros(0, np.int64), Tombstones(size=size)
+        return Lexicon(parts=(WordPart(index=words, rows=size, dead=dead, posted=posted),))
 
     @property
     def instances(self) -> int:
@@ -145,15 +169,43 @@ class OfflineMemory:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RetrievedKeys:
-    """The b nearest keys of each query: among all of K, and within each block of it."""
+    """The b nearest keys of each query: among all of K, and within each block of it.
 
+    With the `texts` of the queries, rows are found by words, too.
+    """
+
+    memory: OfflineMemory
+    queries: Floats  # [n, d]
+    texts: Sequence[str] | None  # [n]
     both: Neighbours
     instances: Neighbours
     labels: Neighbours
 
     def of_choices(self, choices: Choices) -> Neighbours:
-        """Return the keys that can vote at the chosen lambda and b."""
-        return self.voting(choices.memorization, choices.depth)
+        """Return the keys that can vote at the chosen lambda, b and weight of words."""
+        similarities, rows = self.voting(choices.memorization, choices.depth)
+        if choices.words is None or self.texts is None:
+            return similarities, rows
+        return with_matches(
+            similarities,
+            rows,
+            matches=[self._of_kind(one, choices.memorization) for one in self._matches],
+            share=choices.words,
+            queries=self.queries,
+            vectors_of=lambda rows: self.memory.keys[rows],
+        )
+
+    @cached_property
+    def _matches(self) -> list[Matches]:
+        return [self.memory.lexicon.matches(text, share=1.0) for text in self.texts or ()]
+
+    def _of_kind(self, matches: Matches, memorization: float) -> Matches:
+        """Return the matches that can vote at a lambda."""
+        kind = voting_kind(memorization)
+        if kind is None:
+            return matches
+        instances = self.memory.is_instance(matches.rows)
+        return matches.only(instances == (kind is RowKind.INSTANCE))
 
     def voting(self, memorization: float, depth: int) -> Neighbours:
         """The nearest `depth` keys that can vote at a lambda (Eq. 8)."""
@@ -174,9 +226,13 @@ def retrieve(
     queries: Floats,
     *,
     depth: int,
+    texts: Sequence[str] | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> RetrievedKeys:
-    """Scan all keys once for queries [n, d]; `progress` receives the number of finished queries."""
+    """Scan all keys once for queries [n, d]; `progress` receives the number of finished queries.
+
+    `texts` [n] are the queries' own.
+    """
     shape = (len(queries), depth)
     blocks = {
         kind: (np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64))
@@ -191,7 +247,12 @@ def retrieve(
             similarities[chunk], rows[chunk] = found
         progress(chunk.stop)
     return RetrievedKeys(
-        both=blocks[None], instances=blocks[RowKind.INSTANCE], labels=blocks[RowKind.LABEL]
+        memory=memory,
+        queries=queries,
+        texts=texts,
+        both=blocks[None],
+        instances=blocks[RowKind.INSTANCE],
+        labels=blocks[RowKind.LABEL],
     )
 
 

@@ -47,6 +47,7 @@ def choose_for_inference(
         tau=trainer.model.system.memory_tau,
         memorization=UNCHOSEN.memorization,
         depth=trainer.recipe.validation.depth,
+        words=UNCHOSEN.words,
         relevance=relevance,
     )
     finished = None

@@ -73,7 +73,10 @@ def _facts(learned: LearnedReranker, trees: LearnedTrees) -> RerankerFacts:
         trees=trees.count,
         unknown_rarity=learned.rarity.unknown,
         predictor=PredictorFacts(
-            tau=choices.tau, depth=choices.depth, memorization=choices.memorization
+            tau=choices.tau,
+            depth=choices.depth,
+            memorization=choices.memorization,
+            words=choices.words,
         ),
         **asdict(learned.calibration),
     )

@@ -1,4 +1,4 @@
-"""Chooses the memory's temperature, lambda and b on held-out rows.
+"""Chooses the memory's temperature, lambda, b and weight of words on held-out rows.
 
 RAE-XMC uses the training temperature in the memory, too. On both of our data sets a different one
 predicts best, so it is chosen here, without further training.
@@ -23,6 +23,7 @@ from training.selection.validation import (
 TAUS = (0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
 MEMORIZATIONS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 DEPTHS = (50, 100, 200, 400)
+WORDS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.2)
 COARSE_MEMORIZATIONS = (0.3, 0.5, 0.7)  # lambdas with which each temperature is tried first
 
 Tried = Callable[[Choices, dict[str, float]], None]
@@ -35,7 +36,7 @@ def choose_on(
     metrics: Sequence[str],
     on_tried: Tried = lambda choices, metrics: None,
 ) -> Choices:
-    """Choose the temperature at the b of `start`, then b and lambda together.
+    """Choose the temperature at the b of `start`, then b and lambda together, then words' weight.
 
     The first of equally good choices wins; `DEPTHS` is ascending, because a smaller depth is
     faster. `on_tried` is called with each tried choice and its metrics.
@@ -52,7 +53,7 @@ def choose_on(
         for memorization in COARSE_MEMORIZATIONS
     ]
     with_best_tau = max(taus, key=score)
-    return max(
+    with_best_depth = max(
         (
             replace(with_best_tau, depth=depth, memorization=memorization)
             for depth in DEPTHS
@@ -60,10 +61,11 @@ def choose_on(
         ),
         key=score,
     )
+    return max((replace(with_best_depth, words=words) for words in WORDS), key=score)
 
 
 def choices_for(dataset: Dataset, instances: Floats, labels: Floats, *, slices: Slices) -> Choices:
-    """The best tau, lambda and b on held-out rows, chosen in the same way as for trained encoders.
+    """The best tau, lambda, b and weight of words on held-out rows, as for trained encoders.
 
     `instances` [N, d] are the vectors of the training rows, `labels` [L, d] those of the labels.
     """

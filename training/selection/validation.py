@@ -181,14 +181,23 @@ def retrieve_held_out(
 ) -> HeldOutRetrieval:
     """Retrieve keys for the held-out rows, from unit vectors of all training rows and labels."""
     train = dataset.train
-    kept, held_out = slices.kept, slices.held_out
+    kept, held_out, texts = slices.kept, slices.held_out, train.instances.texts
     memory = OfflineMemory.of(
-        instances[kept], labels, labels_of=train.labels_of[kept], texts=dataset.labels
+        instances[kept],
+        labels,
+        labels_of=train.labels_of[kept],
+        texts=dataset.labels,
+        instance_texts=[texts[row] for row in kept.tolist()],
     )
     return HeldOutRetrieval(
         rows_of_training=held_out,
         memory=memory,
-        retrieved=retrieve(memory, instances[held_out], depth=depth),
+        retrieved=retrieve(
+            memory,
+            instances[held_out],
+            depth=depth,
+            texts=[texts[row] for row in held_out.tolist()],
+        ),
         positives=train.labels_of[held_out],
         filtered=train.filtered[held_out],
         inverse_propensities=dataset.inverse_propensities(memory.labels_of),
@@ -213,7 +222,7 @@ class Validation:
         """Metrics in percent by lambda, from unit vectors of all training rows and labels."""
         depth = self.settings.depth
         held_out = self.retrieve(instances, labels, depth=depth)
-        start = replace(UNCHOSEN, tau=self.tau, depth=depth)
+        start = replace(UNCHOSEN, tau=self.tau, depth=depth, words=None)
         return {
             memorization: held_out.metrics(replace(start, memorization=memorization))
             for memorization in self.settings.memorization

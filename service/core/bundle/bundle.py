@@ -79,6 +79,7 @@ class Bundle:
     indices: Indices
     instance_texts: TextStore
     clicks: Rows  # rows of posted instances, ascending
+    posted: Rows  # rows that were posted while a service ran, ascending
     label_ids: TextStore
     label_texts: TextStore
     label_details: LabelDetails
@@ -160,9 +161,10 @@ def open_bundle(folder: Path, *, verify: bool = True, device: ScanDevice | None 
             else None
         ),
         instance_texts=TextStore(folder / INSTANCE_TEXTS, count=memory.instances),
-        clicks=(
-            mapped(folder / CLICKS, np.int64) if CLICKS in facts.files else np.zeros(0, np.int64)
-        ),
+        **{
+            field: mapped(folder / name, np.int64) if name in facts.files else np.zeros(0, np.int64)
+            for field, name in (("clicks", CLICKS), ("posted", word_files.POSTED))
+        },
         label_ids=TextStore(folder / LABEL_IDS, lookup=True, count=memory.labels),
         label_texts=TextStore(folder / LABEL_TEXTS, count=memory.labels),
         label_details=LabelDetails(
@@ -233,8 +235,12 @@ def _check_numbers(bundle: Bundle) -> None:
     require_within(folder / INDICES, bundle.indices, 0, labels)
     if bundle.vote_weights is not None:
         require_within(folder / VOTE_WEIGHTS, bundle.vote_weights, 0.0, MOST_VOTE_WEIGHT)
-    require_within(folder / CLICKS, bundle.clicks, 0, bundle.instances)
-    require_ascending(folder / CLICKS, bundle.clicks, strictly=True)
+    for name, rows, stop in (
+        (CLICKS, bundle.clicks, bundle.instances),
+        (word_files.POSTED, bundle.posted, bundle.manifest.memory.rows),
+    ):
+        require_within(folder / name, rows, 0, stop)
+        require_ascending(folder / name, rows, strictly=True)
     for store in (bundle.instance_texts, bundle.label_ids, bundle.label_texts):
         store.verify()
     if bundle.label_details.store is not None:

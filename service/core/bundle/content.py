@@ -80,6 +80,7 @@ class BundleContent:
     metrics: dict[str, float]
     vote_weights: Floats | None = None  # of `indices`; None: every vote weighs 1
     clicks: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # posted instances
+    posted: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # all posted rows
     label_details: Sequence[str] = ()  # [L] texts from `label_details.dump`, or empty
     version: int = 0  # a snapshot's last write: its sequence number
     log: str = ""  # a snapshot's label log: its id
@@ -171,7 +172,8 @@ def write_bundle(
         text_store.write(folder / "instances/texts", content.instance_texts)
         text_store.write(folder / "labels/ids", content.label_ids, lookup=True)
         text_store.write(folder / "labels/texts", content.label_texts)
-        word_files.write(chain(content.instance_texts, content.label_texts), folder)
+        texts = chain(content.instance_texts, content.label_texts)
+        word_files.write(texts, folder, posted=content.posted)
         if len(content.clicks):
             np.save(folder / CLICKS, content.clicks.astype(np.int64))
         if content.label_details:

@@ -128,16 +128,22 @@ class IndexFacts:
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class PredictorFacts:
-    """The temperature tau, and the defaults of b (`depth`) and lambda (`memorization`)."""
+    """The temperature tau, and the defaults of b (`depth`) and lambda (`memorization`).
+
+    `words` is what shared words add to the cosine of a row that the encoder was trained on. Without
+    it, rows are found by their vectors alone, as by bundles that were made before.
+    """
 
     tau: ranges.Temperature
     depth: ranges.Depth
     memorization: ranges.Share
+    words: ranges.WordShare | None = None
 
     def options(self, base: PredictOptions, **requested: Any) -> PredictOptions:
         """Return `base` with the requested lambda and b; None stands for the bundle's default."""
         chosen = {name: value for name, value in requested.items() if value is not None}
-        return replace(base, **{"memorization": self.memorization, "depth": self.depth, **chosen})
+        own = {"memorization": self.memorization, "depth": self.depth, "words": self.words}
+        return replace(base, **{**own, **chosen})
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -17,6 +17,7 @@ from service.core.index.libraries import LARGEST_EF, LARGEST_M, SMALLEST_EF, SMA
 
 MOST_DEPTH = 2_000  # the largest depth that the service allows by default
 LOWEST_TAU, HIGHEST_TAU = 1e-6, 1e6  # below: one key has all the weight; above: all weigh the same
+MOST_WORDS = 2.0  # what shared words may add to a cosine
 MOST_ROWS = 2**31 - 1  # rows and columns have int32 numbers
 
 
@@ -30,6 +31,7 @@ def _relative(name: str) -> str:
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+WordShare = Annotated[float, Field(ge=0.0, le=MOST_WORDS, allow_inf_nan=False)]  # beside cosines
 RecallGoal = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
 Cosine = Annotated[float, Field(ge=-1.0, le=1.0, allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0.0, le=1_000.0, allow_inf_nan=False)]

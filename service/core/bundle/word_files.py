@@ -7,8 +7,9 @@
 | `words/rows.npy`    | rows[indptr[w]: indptr[w + 1]], ascending                             |
 | `words/bigrams.npy` | int64 [G], ascending: the bigrams of words, see `word_index`          |
 | `words/bigram_*.npy`| int64 [G + 1] and int32 [E]: the words that contain each bigram       |
+| `words/posted.npy`  | only in snapshots: int64, ascending, the rows that were posted        |
 
-They follow from the texts; they are stored because making them takes seconds per million rows.
+The first five follow from the texts; making them takes seconds per million rows.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from service.core.files import text_store
 from service.core.files.arrays import mapped, require_ascending, require_offsets, require_within
 from service.core.files.text_store import TextStore
 from service.core.lexical.word_index import FrozenWords, index_texts
+from service.core.types import Rows
 
-WORDS = "words/words"
+WORDS, POSTED = "words/words", "words/posted.npy"
 ARRAYS: Mapping[str, tuple[str, type[np.generic]]] = {
     "indptr": ("words/indptr.npy", np.int64),
     "postings": ("words/rows.npy", np.int32),
@@ -35,12 +37,14 @@ ARRAYS: Mapping[str, tuple[str, type[np.generic]]] = {
 FILES = (*text_store.files(WORDS), *(name for name, _ in ARRAYS.values()))
 
 
-def write(texts: Iterable[str], folder: Path) -> None:
-    """Write the lexical index of the texts of all rows, in order."""
+def write(texts: Iterable[str], folder: Path, *, posted: Rows | None = None) -> None:
+    """Write the lexical index of the texts of all rows, in order, and which rows were posted."""
     words = index_texts(texts)
     text_store.write(folder / WORDS, words.words)
     for field, (name, kind) in ARRAYS.items():
         np.save(folder / name, getattr(words, field).astype(kind))
+    if posted is not None and len(posted):
+        np.save(folder / POSTED, posted.astype(np.int64))
 
 
 def read(folder: Path, *, rows: int, verify: bool) -> FrozenWords:

@@ -1,12 +1,16 @@
-"""The words of all alive rows of one view: how many rows have a word, and which words are alike.
+"""The words of all alive rows of one view: which rows match a query, and which words are alike.
 
 Dead rows do not count, so the answers depend on the log alone, not on which rows are sealed.
+
+Shapes: m matched rows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +19,18 @@ from rapidfuzz.distance import OSA
 
 from service.core.index.protocol import Tombstones
 from service.core.lexical.word_index import WordIndex, bigrams_of
-from service.core.types import Bools, Indices
+from service.core.lexical.words import words_of
+from service.core.types import Bools, Doubles, Indices, Rows
 
 _BIGRAMS_AN_EDIT = 3  # the most that one edit changes: those around a transposition
 _FIRST = 64  # places of a word that are looked at first: most often one of these rows is alive
 _NOWHERE: Indices = np.zeros(0, np.int32)
+
+MOST_WORDS = 16  # of a query
+MOST_MATCHES = 64  # rows of a query
+OWN = 0.8  # what a full match adds to the cosine of a row that words alone can find
+_FEW_MATCHES = 4  # rows that match at least as well as a row that the words identify
+_LISTED = 512  # rows that are looked at for one query: those with its rarest words
 
 
 class Alike(NamedTuple):
@@ -30,13 +41,45 @@ class Alike(NamedTuple):
     word: str
 
 
+class Matches(NamedTuple):
+    """The rows that share words with a query, ascending.
+
+    `coverage` is the rarity of the shared words, as a share of that of all words of the query. The
+    rarity is BM25's (Robertson and Zaragoza, 2009). `own` is above 0 for rows that a vector may not
+    find: posted rows, whose words the encoder may not know, and rows with all words of a query that
+    has a code.
+    """
+
+    rows: Rows  # [m]
+    coverage: Doubles  # [m], in (0, 1]
+    own: Doubles  # [m], in [0, OWN]
+
+    def similarities(self, share: float) -> Doubles:
+        """Return what the words add to the rows' cosines [m]; words of trained rows add `share`."""
+        return share * self.coverage + self.own
+
+    def only(self, places: Bools) -> Matches:
+        """Return some of the matches."""
+        return Matches(self.rows[places], self.coverage[places], self.own[places])
+
+
+NO_MATCHES = Matches(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class WordPart:
-    """The words of the first `rows` rows of one part, some of which are dead."""
+    """The words of the first `rows` rows of one part, some of which are dead.
+
+    The row at place p has the number `first` + p, or else `numbers[p]`. `posted` are the places of
+    rows that were posted since the training, ascending; None: all.
+    """
 
     index: WordIndex
     rows: int
     dead: Tombstones
+    first: int = 0
+    numbers: Rows | None = None
+    posted: Rows | None = None
 
     def places(self, word: str) -> Indices:
         """Return the places of the alive rows that contain a word, ascending."""
@@ -46,6 +89,20 @@ class WordPart:
         """Return whether an alive row contains a word."""
         places = self._counted(word)
         return bool(len(self._alive(places[:_FIRST])) or len(self._alive(places[_FIRST:])))
+
+    @property
+    def has_posted(self) -> bool:
+        """Whether rows were posted."""
+        return self.rows > 0 if self.posted is None else len(self.posted) > 0
+
+    def numbered(self, places: Indices) -> Rows:
+        """Return the numbers of the rows at `places`."""
+        return places + np.int64(self.first) if self.numbers is None else self.numbers[places]
+
+    def are_posted(self, places: Indices) -> Bools:
+        """Return which rows at `places` were posted."""
+        posted = self.posted
+        return np.ones(len(places), bool) if posted is None else _contained(places, posted)
 
     def _counted(self, word: str) -> Indices:
         """Return the places of the rows of this view that contain a word, dead ones included."""
@@ -63,11 +120,21 @@ class WordPart:
         return np.asarray(places[bits], np.int32)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Lexicon:
     """The words of a view, from those of its parts."""
 
     parts: Sequence[WordPart]
+
+    @cached_property
+    def rows(self) -> int:
+        """The number of alive rows."""
+        return sum(part.rows - part.dead.count for part in self.parts)
+
+    @cached_property
+    def has_posted(self) -> bool:
+        """Whether rows were posted."""
+        return any(part.has_posted for part in self.parts)
 
     def frequency(self, word: str) -> int:
         """Return the number of alive rows that contain a word."""
@@ -82,10 +149,31 @@ class Lexicon:
         total = 0
         for places in zip(self._places(one), self._places(other), strict=True):
             few, many = sorted(places, key=len)
-            if len(few):
-                found = np.minimum(np.searchsorted(many, few), len(many) - 1)
-                total += int(np.count_nonzero(many[found] == few))
+            total += int(np.count_nonzero(_contained(few, many)))
         return total
+
+    def matches(self, query: str, *, share: float) -> Matches:
+        """Return the rows that share words with a query, the `MOST_MATCHES` best.
+
+        If words of trained rows add nothing (a `share` of 0), such rows may be left out.
+        """
+        words = words_of(query)[:MOST_WORDS]
+        alone = self.has_posted or any(map(is_code, words))
+        if not words or not (share or alone):
+            return NO_MATCHES
+        found = sorted((self._word(word) for word in words), key=lambda one: one.rows)  # stable
+        rows = self.rows
+        rarity = [math.log1p((rows - one.rows + 0.5) / (one.rows + 0.5)) for one in found]
+        weights = [one / sum(rarity) for one in rarity]
+        listed = _listed(found)
+        matched = [
+            _matched(part, place, found, weights, listed) for place, part in enumerate(self.parts)
+        ]
+        return _best(*map(np.concatenate, zip(*matched, strict=True)))
+
+    def _word(self, word: str) -> _Word:
+        places = list(self._places(word))
+        return _Word(is_code=is_code(word), rows=sum(map(len, places)), places=places)
 
     def alike(self, word: str, distance: int) -> list[Alike]:
         """Return the known words within an edit distance of another word, the best first.
@@ -107,3 +195,84 @@ class Lexicon:
 
     def _places(self, word: str) -> Iterator[Indices]:
         return (part.places(word) for part in self.parts)
+
+
+class _Word(NamedTuple):
+    """A word of a query, the number of rows that contain it, and their places, by part."""
+
+    is_code: bool
+    rows: int
+    places: list[Indices]
+
+
+def is_code(word: str) -> bool:
+    """Return whether a word has a digit: encoders know little about codes and numbers."""
+    return any(map(str.isdigit, word))
+
+
+def _listed(words: Sequence[_Word]) -> list[_Word]:
+    """Return the rarest words, whose rows are looked at: as many as have `_LISTED` rows in all.
+
+    If the rarest known word has more rows, its newest ones are looked at.
+    """
+    listed, rows = [], 0
+    for word in words:
+        if rows and rows + word.rows > _LISTED:
+            break
+        rows += word.rows
+        listed.append(word)
+    if rows > _LISTED:
+        listed[-1] = _newest(listed[-1])
+    return listed
+
+
+def _newest(word: _Word) -> _Word:
+    """Return a word with the newest `_LISTED` of its rows."""
+    places, missing = list(word.places), _LISTED
+    for part in reversed(range(len(places))):
+        places[part] = places[part][max(0, len(places[part]) - missing) :]
+        missing -= len(places[part])
+    return word._replace(rows=_LISTED, places=places)
+
+
+def _matched(
+    part: WordPart,
+    place: int,
+    words: Sequence[_Word],
+    weights: Sequence[float],
+    listed: Sequence[_Word],
+) -> tuple[Rows, Doubles, Bools]:
+    """Return one part's rows that match, their coverage, and whether words alone may find them.
+
+    `weights` are the shares of the words in the coverage of a query, one after the other.
+    """
+    rows = np.unique(np.concatenate([word.places[place] for word in listed]))
+    coverage, has_all = np.zeros(len(rows)), np.full(len(rows), any(one.is_code for one in words))
+    if len(rows):
+        for word, weight in zip(words, weights, strict=True):
+            inside = _contained(rows, word.places[place])
+            coverage += weight * inside
+            has_all &= inside
+    return part.numbered(rows), coverage, part.are_posted(rows) | has_all
+
+
+def _contained(few: Indices, many: Indices | Rows) -> Bools:
+    """Return which of some places [n] are among others, both ascending."""
+    if not len(many):
+        return np.zeros(len(few), bool)
+    found = np.minimum(np.searchsorted(many, few), len(many) - 1)
+    return np.asarray(many[found] == few)
+
+
+def _best(rows: Rows, coverage: Doubles, alone: Bools) -> Matches:
+    """Return the best matches of all rows [n]; of equally good ones, the newest.
+
+    A row that words `alone` can find is identified by them if few rows match at least as well.
+    """
+    order = np.lexsort((-rows, -coverage))
+    rows, coverage, alone = rows[order], coverage[order], alone[order]
+    as_good = np.searchsorted(-coverage, -coverage, side="right")
+    own = OWN * coverage * alone * np.minimum(1.0, _FEW_MATCHES / np.maximum(as_good, 1))
+    best = np.argsort(-(coverage + own), kind="stable")[:MOST_MATCHES]
+    best = best[np.argsort(rows[best])]
+    return Matches(rows[best], coverage[best], own[best])

@@ -11,9 +11,10 @@ Shapes: n rows, W words, P postings, G distinct bigrams, E entries of bigrams.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -24,6 +25,7 @@ from service.core.lexical.words import words_of
 from service.core.types import Indices, Rows
 
 LEAST_CHARACTERS = 3  # of a word that has bigrams
+_BLOCK = 32  # words
 _FEW = 4  # first capacity of a growing array
 _CODE_POINT_BITS = 21
 _NONE: Indices = np.zeros(0, np.int32)
@@ -98,8 +100,14 @@ class FrozenWords:
 
     def find(self, word: str) -> int | None:
         """Return the number of a word, or None if no row has it."""
-        place = bisect_left(self.words, word)
+        block = _BLOCK * max(0, bisect_right(self._landmarks, word) - 1)
+        place = bisect_left(self.words, word, block, min(block + _BLOCK, len(self.words)))
         return place if place < len(self.words) and self.words[place] == word else None
+
+    @cached_property
+    def _landmarks(self) -> list[str]:
+        """The first word of each block, in main memory: reading a word from a file takes longer."""
+        return [self.words[number] for number in range(0, len(self.words), _BLOCK)]
 
     def word(self, number: int) -> str:
         """Return the word with this number."""

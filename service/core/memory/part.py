@@ -137,7 +137,8 @@ class BaseRows:
     @property
     def words(self) -> WordPart:
         """The words of the rows' texts."""
-        return WordPart(index=self.bundle.words, rows=self.count, dead=self.dead)
+        bundle = self.bundle
+        return WordPart(index=bundle.words, rows=self.count, dead=self.dead, posted=bundle.posted)
 
     def text(self, row: int) -> str:
         """Return the text that was encoded as the row's key."""
@@ -377,7 +378,13 @@ class RowPart(Part):
     @property
     def words(self) -> WordPart:
         """The words of the stored rows' texts."""
-        return WordPart(index=self.contents.words, rows=self.stored_rows, dead=self.dead)
+        return WordPart(
+            index=self.contents.words,
+            rows=self.stored_rows,
+            dead=self.dead,
+            first=self.first,
+            numbers=self.rows,
+        )
 
     def text(self, row: int) -> str:
         """Return the text that was encoded as the row's key."""

@@ -51,6 +51,7 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
     new_column = np.full(view.labels.columns, -1, np.int32)
     new_column[columns] = np.arange(len(columns), dtype=np.int32)
     labels = [view.labels.at(column) for column in columns.tolist()]
+    posted = view.posted(np.concatenate([instances, np.array(label_rows, np.int64)]))
     new_row = {row: place for place, row in enumerate(instances.tolist())}
     content = BundleContent.like(
         view.bundle,
@@ -69,6 +70,7 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
         clicks=np.array(
             sorted(new_row[click.row] for click in view.ownership.clicks.values()), np.int64
         ),
+        posted=np.flatnonzero(posted),
         label_details=_details(view, labels, new_row),
         version=view.version,
         log=log,

@@ -28,7 +28,8 @@ from service.core.index.found_rows import (
 from service.core.index.parts import Part, with_sealed
 from service.core.items.fusion import FusedQueries, OnnxFusion, fused
 from service.core.items.item_memory import ItemMemory
-from service.core.lexical.lexicon import Lexicon
+from service.core.lexical.hybrid import with_matches
+from service.core.lexical.lexicon import Lexicon, Matches
 from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
 from service.core.memory.label_table import LabelTable
 from service.core.memory.part import BaseRows, RowPart, Votes, WeightedVotes, joined_weights
@@ -177,6 +178,40 @@ class View:
         )
         return pad(*nearest_sharing(*found, count=depth, share=share), count=depth)
 
+    def search(
+        self,
+        queries: Sequence[str],
+        vectors: Floats,
+        *,
+        depth: int,
+        kind: RowKind | None = None,
+        exact: bool = False,
+        words: float | None = None,
+    ) -> tuple[Floats, Rows]:
+        """Find the rows that may vote for queries [B] with vectors [B, d], by both.
+
+        `words` is what shared words add to the cosines of trained rows; with None, only vectors
+        count. Returns what `retrieve` does, with up to `MOST_MATCHES` further rows per query.
+        """
+        similarities, rows = self.retrieve(vectors, depth=depth, kind=kind, exact=exact)
+        if words is None:
+            return similarities, rows
+        return with_matches(
+            similarities,
+            rows,
+            matches=[self._matches(query, kind, words) for query in queries],
+            share=words,
+            queries=vectors,
+            vectors_of=self.vectors,
+        )
+
+    def _matches(self, query: str, kind: RowKind | None, share: float) -> Matches:
+        """Return the rows of a kind that share words with a query."""
+        matches = self.lexicon.matches(query, share=share)
+        if kind is None or not len(matches.rows):
+            return matches
+        return matches.only(self.is_instance(matches.rows) == (kind is RowKind.INSTANCE))
+
     def is_instance(self, rows: Rows) -> Bools:
         """Return which of `rows` [b] are instance rows."""
         instance = np.zeros(len(rows), bool)
@@ -206,6 +241,10 @@ class View:
             key_of_vote, columns = key_of_vote[kept], columns[kept]
             weights = None if weights is None else weights[kept]
         return columns, np.bincount(key_of_vote, minlength=len(rows)), weights
+
+    def posted(self, rows: Rows) -> Bools:
+        """Return which of `rows` [b] were posted since the training."""
+        return (rows >= self.base_rows) | np.isin(rows, self.bundle.posted)
 
     def learned_votes(self, rows: Rows) -> WeightedVotes:
         """Return the votes of the rows among `rows` [b] that were learned since the bundle.

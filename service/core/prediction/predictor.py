@@ -256,14 +256,17 @@ class Predictor:
 
         `vectors` [T, d] belong to the texts of all readings.
         """
-        similarities, rows = view.retrieve(
+        read = [reading for of_query in readings for reading in of_query]
+        similarities, rows = view.search(
+            [reading.text for reading in read],
             vectors,
             depth=options.depth,
             kind=voting_kind(options.memorization),
             exact=options.exact,
+            words=options.words,
         )
         searched = Searched(
-            readings=[reading for of_query in readings for reading in of_query],
+            readings=read,
             vectors=vectors,
             similarities=similarities,
             rows=rows,

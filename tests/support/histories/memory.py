@@ -33,6 +33,7 @@ from tests.support.views import (
     alive_rows,
     label_frequencies,
     labels_by_id,
+    matched_texts,
     plan_values,
     row_counts,
     vote_weights,
@@ -40,11 +41,12 @@ from tests.support.views import (
 )
 
 TAU = 0.1
+MATCHED = ("light boots", "red tent xk-12")  # share words with few enough rows
 QUERIES = ("tent for the trail", "light boots")
 EVERYTHING = 400  # more rows than any history makes
 
 ids = st.sampled_from([*LABELS, "new-1", "new-2", "new-3"])
-words = st.sampled_from(["tent", "light tent", "trail boots", "red lamp", "x"])
+words = st.sampled_from(["tent", "light tent", "trail boots", "red lamp XK-12", "x"])
 weights = st.sampled_from([1.0, 1.0, 0.25, 3.0])
 metadata = st.dictionaries(st.just("bid"), st.sampled_from(["0.10", "0.30"]))
 new_labels = st.builds(
@@ -103,11 +105,13 @@ class Histories(RuleBasedStateMachine):
             self.oracle.row_counts(),
             self.oracle.click_weights(),
             Counter(word for row in self.oracle.rows() for word in words_of(row.text)),
+            [self.oracle.matches(query) for query in MATCHED],
         ]
 
     def held(self, view: View) -> list[object]:
         """Return what a view holds."""
-        return [row_counts(view), vote_weights(view), word_counts(view)]
+        matches = [matched_texts(view, query) for query in MATCHED]
+        return [row_counts(view), vote_weights(view), word_counts(view), matches]
 
     def apply(self, changes: list[Change]) -> None:
         view = self.memory.apply(changes)
@@ -267,14 +271,18 @@ class Histories(RuleBasedStateMachine):
             assert len(view.ownership.queries_for(label.index)) == len(clicked)
 
 
-def ask(view: View, memorization: float) -> tuple[Prediction, ...]:
-    options = PredictOptions(top_k=50, memorization=memorization, depth=EVERYTHING)
+def ask(view: View, memorization: float, *, words: float | None = None) -> tuple[Prediction, ...]:
+    options = PredictOptions(top_k=50, memorization=memorization, depth=EVERYTHING, words=words)
     return Predictor(TrigramEncoder(), tau=TAU).predict(view, QUERIES, options).predictions
 
 
 def answers(view: View) -> list[tuple[Prediction, ...]]:
     """Predict for comparisons with `==`: scores must be equal bit for bit."""
-    return [ask(view, memorization) for memorization in (0.0, 0.3, 1.0)]
+    return [
+        ask(view, memorization, words=words)
+        for memorization in (0.0, 0.3, 1.0)
+        for words in (None, 0.3)
+    ]
 
 
 def run_histories(opened: Bundle, *, examples: int, machine: type[Histories] = Histories) -> None:

@@ -202,7 +202,9 @@ def test_another_folder_has_no_origin_and_a_damaged_run_is_named(best: Path) -> 
 
 
 def test_what_was_chosen_is_the_default(best: Path) -> None:
-    assert predictor_defaults(best) == PredictorDefaults(tau=0.04, depth=200, memorization=0.5)
+    assert predictor_defaults(best) == PredictorDefaults(
+        tau=0.04, depth=200, memorization=0.5, words=0.0
+    )
     write_choices(best, Choices(system="rae", tau=0.05, memorization=0.7, depth=100))
     assert predictor_defaults(best) == PredictorDefaults(tau=0.05, depth=100, memorization=0.7)
     choices = Choices(system="rae", tau=0.05, memorization=0.7, depth=100, relevance="log")

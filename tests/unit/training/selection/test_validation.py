@@ -13,7 +13,7 @@ from tests.support.tiny.training import tiny_dataset
 from training.checkpoints.choices import Choices
 from training.loop.training_data import training_pairs
 from training.recipes import recipe
-from training.selection.memory_choices import DEPTHS, MEMORIZATIONS, TAUS, choose_on
+from training.selection.memory_choices import DEPTHS, MEMORIZATIONS, TAUS, WORDS, choose_on
 from training.selection.validation import (
     Validation,
     ValidationSettings,
@@ -105,7 +105,8 @@ def test_what_is_best_on_the_held_out_rows_is_chosen() -> None:
     )
 
     assert {each.tau for each in tried} == {0.07, *TAUS}
-    last = tried[-len(DEPTHS) * len(MEMORIZATIONS) :]
+    last = tried[-len(DEPTHS) * len(MEMORIZATIONS) - len(WORDS) : -len(WORDS)]
+    assert [each.words for each in tried[-len(WORDS) :]] == [*WORDS]
     assert {(each.depth, each.memorization) for each in last} == {
         (depth, memorization) for depth in DEPTHS for memorization in MEMORIZATIONS
     }

@@ -1,0 +1,72 @@
+"""Joins what words find with what vectors find: a row's similarity is its cosine plus its words'.
+
+A linear combination of both, as in Bruch et al. (2023), "An Analysis of Fusion Functions for Hybrid
+Retrieval". So the same temperature and the same votes serve both.
+
+Shapes: B queries, b rows found by vectors, m matches by words, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from service.core.lexical.lexicon import Matches
+from service.core.types import Floats, Halves, Rows
+
+
+def with_matches(
+    similarities: Floats,
+    rows: Rows,
+    *,
+    matches: Sequence[Matches],
+    share: float,
+    queries: Floats,
+    vectors_of: Callable[[Rows], Halves],
+) -> tuple[Floats, Rows]:
+    """Return the similarities and rows of queries [B], with those that words match.
+
+    `similarities` and `rows` [B, b] were found by vectors, `queries` [B, d] are the queries' own
+    and `vectors_of` reads those of rows. Returns [B, c] with b <= c, descending; row -1 fills
+    missing places.
+    """
+    if not any(len(one.rows) for one in matches):
+        return similarities, rows
+    joined = [
+        _joined(similarities[place], rows[place], one, share, queries[place], vectors_of)
+        for place, one in enumerate(matches)
+    ]
+    width = max(len(found) for _, found in joined)
+    shape = len(matches), max(width, rows.shape[1])
+    all_similarities, all_rows = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
+    for place, (similarity, found) in enumerate(joined):
+        all_similarities[place, : len(found)], all_rows[place, : len(found)] = similarity, found
+    return all_similarities, all_rows
+
+
+def _joined(
+    similarities: Floats,
+    rows: Rows,
+    matches: Matches,
+    share: float,
+    query: Floats,
+    vectors_of: Callable[[Rows], Halves],
+) -> tuple[Floats, Rows]:
+    """Return the similarities and rows of one query, [at most b + m] each, descending."""
+    found = rows >= 0
+    similarities, rows = similarities[found], rows[found]
+    by_words = matches.similarities(share)
+    matched, by_words = matches.rows[by_words > 0], by_words[by_words > 0].astype(np.float32)
+    if not len(matched):
+        return similarities, rows
+    place = np.minimum(np.searchsorted(matched, rows), len(matched) - 1)
+    known = matched[place] == rows  # [b]
+    similarities = similarities + np.where(known, by_words[place], np.float32(0))
+    new = np.ones(len(matched), bool)
+    new[place[known]] = False
+    cosines = vectors_of(matched[new]).astype(np.float32) @ query
+    similarities = np.concatenate([similarities, cosines + by_words[new]])
+    rows = np.concatenate([rows, matched[new]])
+    order = np.lexsort((rows, -similarities))
+    return similarities[order], rows[order]
