@@ -10,6 +10,7 @@ import numpy as np
 from service.bulk.query_file import FileQuery
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.index.protocol import batches
+from service.core.lexical.match_types import TypedQuery
 from service.core.memory.view import View
 from service.core.prediction.predictor import (
     AttendedItems,
@@ -42,14 +43,14 @@ def results(
     predictor, view = loaded.predictor, loaded.memory.view
 
     def explained(reading: Reading, ranking: Ranking, items: AttendedItems) -> ResultAnswer:
-        keywords = predictor.keywords(view, ranking, options)
+        keywords = predictor.keywords(view, reading, ranking, options)
         prediction = Prediction(
             reading=reading, keywords=keywords, items=items, score_kind=ranking.score_kind
         )
         return result_answer(prediction, explain=True)
 
     def plain(reading: Reading, ranking: Ranking, _items: AttendedItems) -> ResultAnswer:
-        return answer_of(reading, ranking.score_kind, _keywords(view, ranking))
+        return answer_of(reading, ranking.score_kind, _keywords(view, reading, ranking))
 
     result = explained if options.explain else plain
     return {
@@ -100,9 +101,13 @@ def _fused(
     return searched, attended
 
 
-def _keywords(view: View, ranking: Ranking) -> list[KeywordAnswer]:
+def _keywords(view: View, reading: Reading, ranking: Ranking) -> list[KeywordAnswer]:
     keywords: list[KeywordAnswer] = []
+    asked = TypedQuery(reading.text)
     for column, score in zip(ranking.columns, ranking.scores, strict=True):
         label_id, text, novel, _ = view.labels.shown_at(column)
-        keywords.append({"id": label_id, "text": text, "score": score, "novel": novel})
+        match = asked.match(text)
+        keywords.append(
+            {"id": label_id, "text": text, "score": score, "novel": novel, "match": match}
+        )
     return keywords

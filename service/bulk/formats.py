@@ -3,9 +3,9 @@
     .jsonl    a line for each query: an entry of `results` of `POST /predict`; with "problem" if
               the row was skipped
     .csv      a line for each keyword: row, query, rank, id, text, score, novel, score_kind; a
-              single line without a rank if a query has no keyword
-    .parquet  a row for each query: query, keywords (a list of id, text, score, novel), problem,
-              score_kind
+              single line without a rank if a query has no keyword; then searched and match
+    .parquet  a row for each query: query, keywords (a list of id, text, score, novel, match),
+              problem, score_kind, searched
 
 Answers are written in parts, which are joined to one file at the end.
 """
@@ -28,7 +28,18 @@ from service.http.answers import ResultAnswer
 
 # A spreadsheet treats a cell that begins with one of these as a formula.
 FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r")
-CSV_COLUMNS = ("row", "query", "rank", "id", "text", "score", "novel", "score_kind", "searched")
+CSV_COLUMNS = (
+    "row",
+    "query",
+    "rank",
+    "id",
+    "text",
+    "score",
+    "novel",
+    "score_kind",
+    "searched",
+    "match",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +99,12 @@ class CsvLines(JsonLines):
             kind = document.get("score_kind", "")
             searched = self._cell(document.get("searched", ""))
             if not keywords:
-                writer.writerow((row, query, "", "", "", "", "", kind, searched))
+                writer.writerow((row, query, "", "", "", "", "", kind, searched, ""))
             for rank, keyword in enumerate(keywords, start=1):
                 score, novel = repr(keyword["score"]), str(keyword["novel"]).lower()
                 texts = (self._cell(keyword["id"]), self._cell(keyword["text"]))
-                writer.writerow((row, query, rank, *texts, score, novel, kind, searched))
+                match = keyword["match"]
+                writer.writerow((row, query, rank, *texts, score, novel, kind, searched, match))
         return lines.getvalue().encode()
 
     def _cell(self, text: str) -> str:
@@ -112,7 +124,7 @@ class Parquet:
         self._arrow, self._parquet = pyarrow, parquet
         text, number, truth = pyarrow.string(), pyarrow.float64(), pyarrow.bool_()
         keyword = pyarrow.struct(
-            [("id", text), ("text", text), ("score", number), ("novel", truth)]
+            [("id", text), ("text", text), ("score", number), ("novel", truth), ("match", text)]
         )
         self._schema = pyarrow.schema(
             [

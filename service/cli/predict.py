@@ -18,7 +18,7 @@ from service.command_line import STATE_VARIABLE, Interrupted, say
 from service.core.bundle import manifest
 from service.core.errors import InvalidConfig
 from service.core.tables.separated import DelimiterOption
-from service.core.types import PredictOptions, Spelling
+from service.core.types import MatchType, PredictOptions, Spelling
 from service.http.request_models import RequestModels
 from service.settings import EngineSettings, Limits, load_settings
 
@@ -37,6 +37,7 @@ def predict(
     memorization: float | None = None,
     rerank: bool | None = None,
     spelling: Spelling | None = None,
+    match: list[MatchType] | None = None,
     explain: bool = False,
     escape_formulas: Annotated[bool, Parameter(negative=())] = False,
     delimiter: DelimiterOption | None = None,
@@ -72,6 +73,9 @@ def predict(
         Order the best keywords again by the reranker; default: if the bundle has one.
     spelling
         auto: search a misspelled query as it was meant; off: as it is. Default: the bundle's.
+    match
+        Answer only with keywords that match the query like this: exact, phrase or broad; may be
+        given several times. Default: all.
     explain
         Add metadata and evidence to each keyword; for .jsonl.
     escape_formulas
@@ -91,7 +95,7 @@ def predict(
         The TOML file of a service, for its limits, threads (default: one per core) and device.
     """
     settings, facts = load_settings(config, {"workers": 1}), manifest.read(bundle)
-    base = PredictOptions(top_k=top_k, explain=explain)
+    base = PredictOptions(top_k=top_k, explain=explain, match=tuple(match) if match else None)
     options = facts.options(
         base, depth=depth, memorization=memorization, rerank=rerank, spelling=spelling
     )

@@ -26,6 +26,7 @@ Bools = NDArray[np.bool_]
 DeviceName = Literal["cpu", "cuda"]  # the device that encodes and searches
 # Scores are sums of votes, or probabilities after reranking. The two cannot be compared.
 ScoreKind = Literal["votes", "probability"]
+MatchType = Literal["exact", "phrase", "broad"]  # how a keyword matches a query
 Spelling = Literal["auto", "off"]  # whether misspelled queries are searched as they were meant
 
 
@@ -56,6 +57,7 @@ class PredictOptions:
     items: tuple[str, ...] | None = None  # attended by all queries; None: the nearest
     candidates: int = 0  # the number of labels to rerank; 0: answer with the votes
     spelling: bool = False  # searches a misspelled query as it was meant
+    match: tuple[MatchType, ...] | None = None  # the types of keywords that answer; None: all
     words: float | None = None  # what shared words add to cosines of trained rows; None: no words
 
 
@@ -102,6 +104,7 @@ class Keyword:
     text: str
     score: float
     novel: bool
+    match: MatchType = "broad"
     metadata: Mapping[str, str] = field(default_factory=dict)
     evidence: tuple[Evidence, ...] = ()
     votes: float | None = None

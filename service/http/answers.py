@@ -12,7 +12,7 @@ from typing import Annotated, Any, NotRequired
 from typing_extensions import TypedDict
 
 from service.core.memory.row_ownership import NEWEST_QUERIES
-from service.core.types import ScoreKind
+from service.core.types import MatchType, ScoreKind
 from service.http.problems import Problem, doc
 
 Version = Annotated[
@@ -49,6 +49,13 @@ class KeywordAnswer(TypedDict):
         float, doc("What `score_kind` of the result says. Keywords are sorted by it, then by id.")
     ]
     novel: Novel
+    match: Annotated[
+        MatchType,
+        doc(
+            "`exact`: its words are the query's; `phrase`: they are all in the query, in their"
+            " order; `broad`: any other. Case, accents, punctuation and spaces do not count."
+        ),
+    ]
     votes: NotRequired[Annotated[float, doc("Their sum, after a second ranking.")]]
     metadata: NotRequired[Metadata]
     evidence: NotRequired[Annotated[list[EvidenceAnswer], doc("Sorted by weight, largest first.")]]

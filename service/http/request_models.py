@@ -24,7 +24,7 @@ from pydantic import (
 
 from service.core.errors import echoed
 from service.core.text_identity import MOST_ID_CHARACTERS, identity
-from service.core.types import NewInstance, NewItem, NewLabel, Spelling
+from service.core.types import MatchType, NewInstance, NewItem, NewLabel, Spelling
 from service.engine.writing.label_merge import LabelMerge, metadata_bytes
 from service.settings import Limits
 
@@ -128,6 +128,13 @@ class PredictBody(StrictModel):
         description="`auto`: a query with a misspelled word is searched as it was meant, by words"
         " of the memory, and the result says so (`searched`). `off`: every query is searched as it"
         " is. Default: the bundle's.",
+    )
+    match: list[MatchType] | None = Field(
+        None,
+        min_length=1,
+        description="Answer only with keywords that match the query like this: `exact` (its words,"
+        " however they are spaced), `phrase` (all of the keyword's words are in the query, in"
+        " order), `broad` (any other). Default: all.",
     )
     deadline_ms: int | None = Field(
         None,

@@ -249,6 +249,7 @@ def _keyword(keyword: Keyword, explain: bool, rows: dict[int, EvidenceAnswer]) -
         "text": keyword.text,
         "score": keyword.score,
         "novel": keyword.novel,
+        "match": keyword.match,
     }
     if explain:
         if keyword.votes is not None:

@@ -189,8 +189,10 @@ class RetrievedKeys:
         return with_matches(
             similarities,
             rows,
-            matches=[self._of_kind(one, choices.memorization) for one in self._matches],
-            share=choices.words,
+            matches=[
+                self._of_kind(one, choices.memorization).adding(choices.words)
+                for one in self._matches
+            ],
             queries=self.queries,
             vectors_of=lambda rows: self.memory.keys[rows],
         )

@@ -12,29 +12,29 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from service.core.lexical.lexicon import Matches
-from service.core.types import Floats, Halves, Rows
+from service.core.types import Doubles, Floats, Halves, Rows
+
+Match = tuple[Rows, Doubles]  # rows [m], ascending, and what words add to their cosines [m]
 
 
 def with_matches(
     similarities: Floats,
     rows: Rows,
     *,
-    matches: Sequence[Matches],
-    share: float,
+    matches: Sequence[Match],
     queries: Floats,
     vectors_of: Callable[[Rows], Halves],
 ) -> tuple[Floats, Rows]:
-    """Return the similarities and rows of queries [B], with those that words match.
+    """Return the similarities and rows of queries [B], with the `matches` of their words.
 
     `similarities` and `rows` [B, b] were found by vectors, `queries` [B, d] are the queries' own
     and `vectors_of` reads those of rows. Returns [B, c] with b <= c, descending; row -1 fills
     missing places.
     """
-    if not any(len(one.rows) for one in matches):
+    if not any(len(matched) for matched, _ in matches):
         return similarities, rows
     joined = [
-        _joined(similarities[place], rows[place], one, share, queries[place], vectors_of)
+        _joined(similarities[place], rows[place], one, queries[place], vectors_of)
         for place, one in enumerate(matches)
     ]
     width = max(len(found) for _, found in joined)
@@ -48,16 +48,14 @@ def with_matches(
 def _joined(
     similarities: Floats,
     rows: Rows,
-    matches: Matches,
-    share: float,
+    matches: Match,
     query: Floats,
     vectors_of: Callable[[Rows], Halves],
 ) -> tuple[Floats, Rows]:
     """Return the similarities and rows of one query, [at most b + m] each, descending."""
     found = rows >= 0
     similarities, rows = similarities[found], rows[found]
-    by_words = matches.similarities(share)
-    matched, by_words = matches.rows[by_words > 0], by_words[by_words > 0].astype(np.float32)
+    matched, by_words = matches[0], matches[1].astype(np.float32)
     if not len(matched):
         return similarities, rows
     place = np.minimum(np.searchsorted(matched, rows), len(matched) - 1)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from rapidfuzz.distance import OSA
 
 from service.core.index.protocol import Tombstones
 from service.core.lexical.word_index import WordIndex, bigrams_of
-from service.core.lexical.words import words_of
+from service.core.lexical.words import chunks_of, words_of
 from service.core.types import Bools, Doubles, Indices, Rows
 
 _BIGRAMS_AN_EDIT = 3  # the most that one edit changes: those around a transposition
@@ -28,6 +29,7 @@ _NOWHERE: Indices = np.zeros(0, np.int32)
 
 MOST_WORDS = 16  # of a query
 MOST_MATCHES = 64  # rows of a query
+MOST_COVERED = 1_000  # rows that consist of words of a query
 OWN = 0.8  # what a full match adds to the cosine of a row that words alone can find
 _FEW_MATCHES = 4  # rows that match at least as well as a row that the words identify
 _LISTED = 512  # rows that are looked at for one query: those with its rarest words
@@ -54,9 +56,14 @@ class Matches(NamedTuple):
     coverage: Doubles  # [m], in (0, 1]
     own: Doubles  # [m], in [0, OWN]
 
-    def similarities(self, share: float) -> Doubles:
-        """Return what the words add to the rows' cosines [m]; words of trained rows add `share`."""
-        return share * self.coverage + self.own
+    def adding(self, share: float) -> tuple[Rows, Doubles]:
+        """Return the rows and what the words add to their cosines; leaves out what adds nothing.
+
+        Words of trained rows add `share`.
+        """
+        similarities = share * self.coverage + self.own
+        adds = similarities > 0.0
+        return self.rows[adds], similarities[adds]
 
     def only(self, places: Bools) -> Matches:
         """Return some of the matches."""
@@ -103,6 +110,12 @@ class WordPart:
         """Return which rows at `places` were posted."""
         posted = self.posted
         return np.ones(len(places), bool) if posted is None else _contained(places, posted)
+
+    def covered(self, places_of_words: Sequence[Indices]) -> tuple[Rows, Rows]:
+        """Return the rows that have no other words than these, and their numbers of words."""
+        places, counts = np.unique(np.concatenate(places_of_words), return_counts=True)
+        only = counts == self.index.sizes(places)
+        return self.numbered(places[only]), counts[only]
 
     def _counted(self, word: str) -> Indices:
         """Return the places of the rows of this view that contain a word, dead ones included."""
@@ -175,6 +188,20 @@ class Lexicon:
         places = list(self._places(word))
         return _Word(is_code=is_code(word), rows=sum(map(len, places)), places=places)
 
+    def covered(self, query: str) -> Rows:
+        """Return the rows all of whose words are in a query, ascending.
+
+        If there are more than `MOST_COVERED`, those with the most words are returned.
+        """
+        words = _with_compounds(query)
+        found = [
+            part.covered([part.places(word) for word in words]) for part in self.parts if words
+        ]
+        if not found:
+            return NO_MATCHES.rows
+        rows, sizes = map(np.concatenate, zip(*found, strict=True))
+        return np.sort(rows[np.lexsort((-rows, -sizes))[:MOST_COVERED]])
+
     def alike(self, word: str, distance: int) -> list[Alike]:
         """Return the known words within an edit distance of another word, the best first.
 
@@ -203,6 +230,14 @@ class _Word(NamedTuple):
     is_code: bool
     rows: int
     places: list[Indices]
+
+
+def _with_compounds(query: str) -> list[str]:
+    """Return the words of a query, and two adjacent ones as one, as they are in a compound."""
+    chunks = list(chunks_of(query))[:MOST_WORDS]
+    pieces = [piece for chunk in chunks for piece in chunk.pieces or (chunk.whole,)]
+    words = [word for chunk in chunks for word in chunk.words]
+    return list(dict.fromkeys([*words, *map("".join, pairwise(pieces))]))
 
 
 def is_code(word: str) -> bool:

@@ -62,6 +62,10 @@ class WordIndex(Protocol):
         """Return the places of the rows that contain a word, ascending."""
         ...
 
+    def sizes(self, places: Indices) -> Rows:
+        """Return the numbers of distinct words of rows at `places` that have some."""
+        ...
+
     def sharing(self, bigrams: Sequence[int], least: int) -> Rows:
         """Return the numbers of words that have at least `least` of the distinct `bigrams`."""
         ...
@@ -116,6 +120,14 @@ class FrozenWords:
     def places(self, number: int) -> Indices:
         """Return the places of the rows that contain a word, ascending."""
         return self.postings[self.indptr[number] : self.indptr[number + 1]]
+
+    def sizes(self, places: Indices) -> Rows:
+        """Return the numbers of distinct words of rows at `places` that have some."""
+        return self._sizes[places]
+
+    @cached_property
+    def _sizes(self) -> Rows:
+        return np.bincount(self.postings)
 
     def sharing(self, bigrams: Sequence[int], least: int) -> Rows:
         """Return the numbers of words that have at least `least` of the distinct `bigrams`."""
@@ -199,6 +211,10 @@ class LiveWords:
     def places(self, number: int) -> Indices:
         """Return the places of the rows that contain a word, ascending."""
         return self._postings[number].view()
+
+    def sizes(self, places: Indices) -> Rows:
+        """Return the numbers of distinct words of rows at `places` that have some."""
+        return np.array([len(self._rows[place]) for place in places.tolist()], np.int64)
 
     def sharing(self, bigrams: Sequence[int], least: int) -> Rows:
         """Return the numbers of words that have at least `least` of the distinct `bigrams`."""

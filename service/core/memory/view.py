@@ -28,8 +28,8 @@ from service.core.index.found_rows import (
 from service.core.index.parts import Part, with_sealed
 from service.core.items.fusion import FusedQueries, OnnxFusion, fused
 from service.core.items.item_memory import ItemMemory
-from service.core.lexical.hybrid import with_matches
-from service.core.lexical.lexicon import Lexicon, Matches
+from service.core.lexical.hybrid import Match, with_matches
+from service.core.lexical.lexicon import NO_MATCHES, Lexicon
 from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
 from service.core.memory.label_table import LabelTable
 from service.core.memory.part import BaseRows, RowPart, Votes, WeightedVotes, joined_weights
@@ -187,30 +187,44 @@ class View:
         kind: RowKind | None = None,
         exact: bool = False,
         words: float | None = None,
+        covered: bool = False,
     ) -> tuple[Floats, Rows]:
         """Find the rows that may vote for queries [B] with vectors [B, d], by both.
 
-        `words` is what shared words add to the cosines of trained rows; with None, only vectors
-        count. Returns what `retrieve` does, with up to `MOST_MATCHES` further rows per query.
+        `words` is what shared words add to the cosines of trained rows; with None, words find
+        nothing. `covered` adds the labels that consist of words of the query. Returns what
+        `retrieve` does, with up to `MOST_MATCHES` further rows per query, and `MOST_COVERED`.
         """
         similarities, rows = self.retrieve(vectors, depth=depth, kind=kind, exact=exact)
-        if words is None:
+        if words is None and not covered:
             return similarities, rows
         return with_matches(
             similarities,
             rows,
-            matches=[self._matches(query, kind, words) for query in queries],
-            share=words,
+            matches=[self._matches(query, kind, words, covered) for query in queries],
             queries=vectors,
             vectors_of=self.vectors,
         )
 
-    def _matches(self, query: str, kind: RowKind | None, share: float) -> Matches:
-        """Return the rows of a kind that share words with a query."""
-        matches = self.lexicon.matches(query, share=share)
-        if kind is None or not len(matches.rows):
-            return matches
-        return matches.only(self.is_instance(matches.rows) == (kind is RowKind.INSTANCE))
+    def _matches(
+        self, query: str, kind: RowKind | None, words: float | None, covered: bool
+    ) -> Match:
+        """Return the rows of a kind that words find, and what they add to the cosines."""
+        matches = NO_MATCHES if words is None else self.lexicon.matches(query, share=words)
+        if kind is not None and len(matches.rows):
+            matches = matches.only(self.is_instance(matches.rows) == (kind is RowKind.INSTANCE))
+        rows, added = matches.adding(words or 0.0)
+        if covered and kind is not RowKind.INSTANCE:
+            further = np.setdiff1d(self.covered_labels(query), rows)
+            every = np.concatenate([rows, further])
+            order = np.argsort(every)
+            return every[order], np.concatenate([added, np.zeros(len(further))])[order]
+        return rows, added
+
+    def covered_labels(self, query: str) -> Rows:
+        """Return the rows of labels that consist of words of a query."""
+        rows = self.lexicon.covered(query)
+        return rows[~self.is_instance(rows)]
 
     def is_instance(self, rows: Rows) -> Bools:
         """Return which of `rows` [b] are instance rows."""

@@ -21,6 +21,7 @@ from cachetools import LRUCache
 from service.core.encoding.encoder import Encoder
 from service.core.errors import NotInBundle
 from service.core.items.fusion import FusedQueries, places_of
+from service.core.lexical.match_types import TypedQuery
 from service.core.lexical.spelling import readings
 from service.core.memory.view import View
 from service.core.prediction.ranking import Ranker, Ranking, open_ranker
@@ -42,6 +43,8 @@ from service.core.types import (
 )
 
 EVIDENCE_ROWS = 10  # the most rows that explain one keyword
+MOST_TYPED = 20_000  # labels of one query that may have the match types of a request
+MOST_READ = 1_000  # of these, the best that are compared even if they have other words
 
 
 class QueryCache:
@@ -195,7 +198,7 @@ class Predictor:
         return tuple(
             Prediction(
                 reading=reading,
-                keywords=self.keywords(view, ranking, options),
+                keywords=self.keywords(view, reading, ranking, options),
                 items=items[place],
                 score_kind=ranking.score_kind,
             )
@@ -264,6 +267,7 @@ class Predictor:
             kind=voting_kind(options.memorization),
             exact=options.exact,
             words=options.words,
+            covered=options.match is not None and "broad" not in options.match,
         )
         searched = Searched(
             readings=read,
@@ -311,18 +315,23 @@ class Predictor:
             yield ranking
 
     def _vote(self, view: View, searched: Searched, options: PredictOptions) -> Iterator[Ranking]:
-        for similarities, rows in zip(searched.similarities, searched.rows, strict=True):
+        voted = options if options.match is None else replace(options, top_k=MOST_TYPED)
+        for reading, similarities, rows in zip(
+            searched.readings, searched.similarities, searched.rows, strict=True
+        ):
             if len(rows) and rows[-1] < 0:  # missing rows (-1) are at the end
                 count = np.count_nonzero(rows >= 0)
                 similarities, rows = similarities[:count], rows[:count]
-            yield self._ranker.rank(
-                view, rows=rows, similarities=similarities, tau=self._tau, options=options
+            ranking = self._ranker.rank(
+                view, rows=rows, similarities=similarities, tau=self._tau, options=voted
             )
+            yield ranking if options.match is None else _of_types(view, reading, ranking, options)
 
     def keywords(
-        self, view: View, ranking: Ranking, options: PredictOptions
+        self, view: View, reading: Reading, ranking: Ranking, options: PredictOptions
     ) -> tuple[Keyword, ...]:
         """Return the labels of a ranking, with the fields that an answer shows."""
+        query = TypedQuery(reading.text)
         explanations = evidence(view, ranking) if options.explain else repeat(())
         keywords = []
         all_votes: Iterable[float | None] = ranking.votes or repeat(None)
@@ -336,12 +345,34 @@ class Predictor:
                     text=text,
                     score=score,
                     novel=novel,
+                    match=query.match(text),
                     metadata=metadata,
                     evidence=explanation,
                     votes=votes,
                 )
             )
         return tuple(keywords)
+
+
+def _of_types(view: View, reading: Reading, ranking: Ranking, options: PredictOptions) -> Ranking:
+    """Return the `top_k` labels of a ranking that match the query as the options ask for."""
+    assert options.match is not None
+    query, rows = TypedQuery(reading.text), np.zeros(0, np.int64)
+    if "broad" not in options.match:
+        rows = view.covered_labels(reading.text)
+    covered = set(view.votes(rows)[0].tolist())
+    typed = (
+        place
+        for place, column in enumerate(ranking.columns)
+        if (place < MOST_READ or column in covered)
+        and query.match(view.labels.text_at(column)) in options.match
+    )
+    best = list(islice(typed, options.top_k))
+    return replace(
+        ranking,
+        columns=[ranking.columns[place] for place in best],
+        scores=[ranking.scores[place] for place in best],
+    )
 
 
 def explained_items(

@@ -69,7 +69,8 @@ class PredictRoutes(Routes):
         """Return the bundle's name and the answer; a deadline error names its field."""
         body = call.input
         items = None if body.items is None else tuple(body.items)
-        asked = PredictOptions(top_k=body.top_k, explain=body.explain, items=items)
+        match = None if body.match is None else tuple(dict.fromkeys(body.match))
+        asked = PredictOptions(top_k=body.top_k, explain=body.explain, items=items, match=match)
 
         def choose(facts: Manifest) -> PredictOptions:
             return facts.options(

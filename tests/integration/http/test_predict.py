@@ -36,7 +36,7 @@ def test_the_answer_has_the_documented_shape(reader: LocalService) -> None:
     assert result.keys() == {"query", "score_kind", "keywords"}
     assert result["score_kind"] == "votes"
     for keyword in result["keywords"]:
-        assert keyword.keys() == {"id", "text", "score", "novel"}
+        assert keyword.keys() == {"id", "text", "score", "novel", "match"}
         assert keyword["text"] == LABELS[keyword["id"]]
         assert keyword["novel"] is False
     assert result["keywords"][0]["id"] == "boots"

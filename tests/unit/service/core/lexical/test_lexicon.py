@@ -49,7 +49,10 @@ def test_coverage_is_the_share_of_the_querys_rarity() -> None:
     assert matches.coverage == pytest.approx([red / both] * 3 + [petzl / both, 1.0])
     assert matches.own[:3].tolist() == [0.0] * 3
     assert matches.own[3:] == pytest.approx([OWN * petzl / both, OWN])
-    assert matches.similarities(0.5) == pytest.approx(0.5 * matches.coverage + matches.own)
+    rows, added = matches.adding(0.5)
+    assert rows.tolist() == matches.rows.tolist()
+    assert added == pytest.approx(0.5 * matches.coverage + matches.own)
+    assert matches.adding(0.0)[0].tolist() == [5, 6]
 
 
 def test_an_unknown_word_lowers_the_coverage() -> None:
@@ -114,8 +117,7 @@ def joined(matches: Matches, share: float) -> tuple[list[float], list[int]]:
     similarities, rows = with_matches(
         np.array([[0.8, 0.6, -np.inf]], np.float32),
         np.array([[0, 1, -1]]),
-        matches=[matches],
-        share=share,
+        matches=[matches.adding(share)],
         queries=query,
         vectors_of=lambda rows: keys[rows],
     )

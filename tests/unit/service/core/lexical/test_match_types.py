@@ -1,0 +1,51 @@
+"""Keywords match a query exactly, as a phrase, or broadly."""
+
+import numpy as np
+import pytest
+
+from service.core.lexical import lexicon as module
+from service.core.lexical.match_types import TypedQuery
+from tests.unit.service.core.lexical.test_lexicon import lexicon
+
+
+@pytest.mark.parametrize(
+    ("query", "keyword", "match"),
+    [
+        ("Red T-Shirts", "red t-shirts", "exact"),
+        ("Red T-Shirts", "RED TSHIRTS", "exact"),
+        ("Red T-Shirts", "red t shirts!", "exact"),
+        ("bookmark", "book mark", "exact"),
+        ("crème brûlée", "Creme Brulee", "exact"),
+        ("xk 4411", "XK-4411", "exact"),
+        ("men's shoes", "mens shoes", "exact"),
+        ("buy red t-shirts", "red t-shirts", "phrase"),
+        ("buy red t-shirts", "tshirts", "phrase"),
+        ("buy red t-shirts", "buy shirts", "phrase"),
+        ("drill xk 4411", "XK-4411", "phrase"),
+        ("shirts red", "red shirts", "broad"),
+        ("red shirts", "red red shirts", "broad"),
+        ("red shirt", "red shirts", "broad"),
+        ("red", "red shirts", "broad"),
+        ("?!", "?!", "broad"),
+        ("?!", "red", "broad"),
+        ("red", "?!", "broad"),
+        ("🏕️ tent", "🏕️", "phrase"),
+    ],
+)
+def test_match_types(query: str, keyword: str, match: str) -> None:
+    assert TypedQuery(query).match(keyword) == match
+
+
+def test_rows_that_consist_of_words_of_a_query() -> None:
+    found = lexicon(["petzl lamp", "red petzl tent", "XK-4411"])
+    assert found.covered("the red lamp tent").tolist() == [0, 1]
+    assert found.covered("petzl tent red lamp xk 4411").tolist() == [0, 1, 5, 6, 7]
+    assert found.covered("?!").tolist() == []
+
+
+def test_of_many_such_rows_those_with_most_words_are_returned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MOST_COVERED", 2)
+    assert lexicon(["lamp", "lamp", "oil"]).covered("red lamp oil").tolist() == [1, 3]
+    assert np.array_equal(lexicon(["lamp", "lamp", "oil"]).covered("lamp"), [5, 6])
