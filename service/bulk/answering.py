@@ -10,7 +10,7 @@ import numpy as np
 from service.bulk.query_file import FileQuery
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.index.protocol import batches
-from service.core.lexical.match_types import TypedQuery
+from service.core.lexical.words import TypedQuery
 from service.core.memory.view import View
 from service.core.prediction.predictor import (
     AttendedItems,

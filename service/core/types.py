@@ -84,12 +84,16 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """A row that voted for a keyword. The weights of all its rows add up to the sum of votes."""
+    """A row that voted for a keyword. The weights of all its rows add up to the sum of votes.
+
+    `words` is what shared words added to the `similarity` of the vectors.
+    """
 
     kind: RowKind
     text: str
     similarity: float
     weight: float
+    words: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -35,6 +35,9 @@ class EvidenceAnswer(TypedDict):
     ]
     text: Annotated[str, doc("The text of the row.")]
     similarity: Similarity  # of the row and the query
+    words: NotRequired[
+        Annotated[float, doc("What words that both have added to the similarity, if any did.")]
+    ]
     weight: Annotated[
         float, doc("The row's part of the votes; the weights of all rows sum to them.")
     ]

@@ -263,12 +263,15 @@ def _keyword(keyword: Keyword, explain: bool, rows: dict[int, EvidenceAnswer]) -
 
 
 def _evidence(row: Evidence) -> EvidenceAnswer:
-    return {
+    document: EvidenceAnswer = {
         "kind": row.kind.value,
         "text": row.text,
         "similarity": row.similarity,
         "weight": row.weight,
     }
+    if row.words:
+        document["words"] = row.words
+    return document
 
 
 def _timing(seconds: Mapping[str, float]) -> TimingAnswer:

@@ -1,4 +1,4 @@
-r"""The words of a text, by which the lexical index finds rows and the speller knows words.
+r"""The words of a text: the lexical index finds rows by them, and keywords match queries by them.
 
 Words are folded: case, width and accents do not matter. A compound or a code is a word as a whole,
 and each of its pieces is a word too, so every way to write it finds the others:
@@ -17,17 +17,18 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from service.core.text_identity import folded
+from service.core.types import MatchType
 
 MOST_CHARACTERS = 64  # of a word; the rest of a longer one is ignored
 _MOST_PIECES = 6  # of a compound that is also a word as a whole
 
 # White space and punctuation beyond ASCII, without the joiners U+200C and U+200D.
 _BEYOND_ASCII = (
-    "\x80-\xa9\xab-\xb1\xb4\xb6-\xb8\xbb\xbf\xd7\xf7\u2000-\u200b\u200e-\u206f\u3000-\u303f"
+    "\x80-\xa9\xab-\xb1\xb4\xb6-\xb8\xbb\xbf\xd7\xf7\u1680\u2000-\u200b\u200e-\u206f\u3000-\u303f"
 )
 _SEPARATOR = f"[^0-9A-Za-z\x80-\U0010ffff]|[{_BEYOND_ASCII}]"
 _CHARACTER = f"(?:[0-9A-Za-z]|(?![{_BEYOND_ASCII}])[\x80-\U0010ffff])"
@@ -85,3 +86,43 @@ def _without_accents(text: str) -> str:
         return text
     bare = _ACCENTS.sub("", unicodedata.normalize("NFD", text))
     return unicodedata.normalize("NFC", bare)
+
+
+class TypedQuery:
+    """A query, with which keywords are compared: how they match, in the terms of sponsored search.
+
+    | type     | the keyword's words                      | of "Red T-shirts"             |
+    |----------|------------------------------------------|-------------------------------|
+    | `exact`  | are the query's, however they are spaced | `red tshirts`, `RED T SHIRTS` |
+    | `phrase` | are all in the query, in this order      | `t-shirts`, `red shirts`      |
+    | `broad`  | are others: it is found by its meaning   | `shirts red`, `red jacket`    |
+    """
+
+    def __init__(self, query: str) -> None:
+        """Compare keywords with `query`."""
+        self._wholes, self._pieces = _in_words(query)
+        self._joined = "".join(self._wholes)
+
+    def match(self, keyword: str) -> MatchType:
+        """Return how a keyword matches the query."""
+        wholes, pieces = _in_words(keyword)
+        if not wholes:
+            return "broad"
+        if "".join(wholes) == self._joined:
+            return "exact"
+        if _in_order(wholes, self._wholes) or _in_order(pieces, self._pieces):
+            return "phrase"
+        return "broad"
+
+
+def _in_words(text: str) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the words of a text in order, and the same with compounds in pieces."""
+    chunks = list(chunks_of(text))
+    pieces = [piece for chunk in chunks for piece in chunk.pieces or (chunk.whole,)]
+    return [chunk.whole for chunk in chunks], pieces
+
+
+def _in_order(few: Iterable[str], many: Iterable[str]) -> bool:
+    """Return whether all of `few` are among `many`, in the same order."""
+    rest = iter(many)
+    return all(word in rest for word in few)

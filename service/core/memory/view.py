@@ -201,15 +201,18 @@ class View:
         return with_matches(
             similarities,
             rows,
-            matches=[self._matches(query, kind, words, covered) for query in queries],
+            matches=[self.matches(query, kind, words, covered=covered) for query in queries],
             queries=vectors,
             vectors_of=self.vectors,
         )
 
-    def _matches(
-        self, query: str, kind: RowKind | None, words: float | None, covered: bool
+    def matches(
+        self, query: str, kind: RowKind | None, words: float | None, *, covered: bool = False
     ) -> Match:
-        """Return the rows of a kind that words find, and what they add to the cosines."""
+        """Return the rows of a kind that words find, ascending, and what they add to the cosines.
+
+        The arguments are those of `search`.
+        """
         matches = NO_MATCHES if words is None else self.lexicon.matches(query, share=words)
         if kind is not None and len(matches.rows):
             matches = matches.only(self.is_instance(matches.rows) == (kind is RowKind.INSTANCE))

@@ -21,8 +21,9 @@ from cachetools import LRUCache
 from service.core.encoding.encoder import Encoder
 from service.core.errors import NotInBundle
 from service.core.items.fusion import FusedQueries, places_of
-from service.core.lexical.match_types import TypedQuery
+from service.core.lexical.hybrid import Match
 from service.core.lexical.spelling import readings
+from service.core.lexical.words import TypedQuery
 from service.core.memory.view import View
 from service.core.prediction.ranking import Ranker, Ranking, open_ranker
 from service.core.prediction.reranking.reranker import Reranker
@@ -332,7 +333,10 @@ class Predictor:
     ) -> tuple[Keyword, ...]:
         """Return the labels of a ranking, with the fields that an answer shows."""
         query = TypedQuery(reading.text)
-        explanations = evidence(view, ranking) if options.explain else repeat(())
+        explanations: Iterable[tuple[Evidence, ...]] = repeat(())
+        if options.explain:
+            kind = voting_kind(options.memorization)
+            explanations = evidence(view, ranking, view.matches(reading.text, kind, options.words))
         keywords = []
         all_votes: Iterable[float | None] = ranking.votes or repeat(None)
         for column, score, votes, explanation in zip(
@@ -398,8 +402,10 @@ def voting_kind(memorization: float) -> RowKind | None:
     return RowKind.INSTANCE if memorization == 1.0 else None
 
 
-def evidence(view: View, ranking: Ranking) -> list[tuple[Evidence, ...]]:
+def evidence(view: View, ranking: Ranking, matches: Match) -> list[tuple[Evidence, ...]]:
     """Return the rows that voted for each of the k columns of a ranking, the heaviest first.
+
+    `matches` are the rows that words found, and what words added to their similarities.
 
     If a row voted for several columns with the same weight, these share one `Evidence`.
     """
@@ -418,11 +424,13 @@ def evidence(view: View, ranking: Ranking) -> list[tuple[Evidence, ...]]:
     equal = keys if vote_weights is None else np.arange(len(keys))  # equal ones share an Evidence
     _, first, place = np.unique(equal, return_index=True, return_inverse=True)
     keys = keys[first]
+    added = dict(zip(matches[0].tolist(), matches[1].tolist(), strict=True))
     shared = [
         Evidence(
             kind=RowKind.INSTANCE if is_instance else RowKind.LABEL,
             text=view.text(row),
-            similarity=similarity,
+            similarity=similarity - added.get(row, 0.0),
+            words=added.get(row, 0.0),
             weight=weight,
         )
         for is_instance, row, similarity, weight in zip(

@@ -15,8 +15,8 @@ from service.http.answers import KeywordAnswer, ResultAnswer
 
 SCORE = 0.1 + 0.2  # needs all of its digits
 KEYWORDS: list[KeywordAnswer] = [
-    {"id": "x", "text": "line\nfeed", "score": SCORE, "novel": True},
-    {"id": "y", "text": "é", "score": 0.1, "novel": False},
+    {"id": "x", "text": "line\nfeed", "score": SCORE, "novel": True, "match": "exact"},
+    {"id": "y", "text": "é", "score": 0.1, "novel": False, "match": "broad"},
 ]
 QUOTED, NONE = 'a "b", c', FileQuery(text="none")
 RESULT: ResultAnswer = {"query": QUOTED, "score_kind": "probability", "keywords": KEYWORDS}
@@ -58,17 +58,23 @@ def test_json_lines_are_results_of_http(tmp_path: Path) -> None:
 
 
 def test_csv_has_a_line_for_each_keyword(tmp_path: Path) -> None:
-    first = '"a ""b"", c",1,x,"line\nfeed",0.30000000000000004,true,probability,\n'
-    second = '"a ""b"", c",2,y,é,0.1,false,probability,\n'
-    part = f"3,{first}3,{second}4,,,,,,,,\n5,none,,,,,,probability,meant\n6,{first}6,{second}"
+    first = '"a ""b"", c",1,x,"line\nfeed",0.30000000000000004,true,probability,,exact\n'
+    second = '"a ""b"", c",2,y,é,0.1,false,probability,,broad\n'
+    part = f"3,{first}3,{second}4,,,,,,,,,\n5,none,,,,,,probability,meant,\n6,{first}6,{second}"
     text = written(format_of(Path("o.csv"), explain=False), tmp_path).read_text()
-    assert text == f"row,query,rank,id,text,score,novel,score_kind,searched\n{part}{part}"
+    assert text == f"row,query,rank,id,text,score,novel,score_kind,searched,match\n{part}{part}"
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@sum", "\t=1", "\r=1"])
 def test_formulas_are_escaped_if_asked(text: str) -> None:
     query = FileQuery(text=text)
-    keyword: KeywordAnswer = {"id": text, "text": text, "score": -0.5, "novel": False}
+    keyword: KeywordAnswer = {
+        "id": text,
+        "text": text,
+        "score": -0.5,
+        "novel": False,
+        "match": "exact",
+    }
     answered = AnsweredPart(
         first_row=1,
         queries=(query, FileQuery(text=text, problem="any"), FileQuery(text="1=1")),
@@ -90,9 +96,9 @@ def test_formulas_are_escaped_if_asked(text: str) -> None:
     raw, escaped = text, f"'{text}"
     for given, expected in (({}, raw), ({"escape_formulas": True}, escaped)):
         assert cells(**given) == [
-            ["1", expected, "1", expected, expected, "-0.5", "false", "votes", expected],
-            ["2", expected, "", "", "", "", "", "", ""],
-            ["3", "1=1", "", "", "", "", "", "votes", ""],
+            ["1", expected, "1", expected, expected, "-0.5", "false", "votes", expected, "exact"],
+            ["2", expected, "", "", "", "", "", "", "", ""],
+            ["3", "1=1", "", "", "", "", "", "votes", "", ""],
         ]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from service.core.lexical import lexicon as module
-from service.core.lexical.match_types import TypedQuery
+from service.core.lexical.words import TypedQuery
 from tests.unit.service.core.lexical.test_lexicon import lexicon
 
 
