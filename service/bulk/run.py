@@ -63,6 +63,9 @@ class Job:
     explain: bool
     candidates: int
     part_rows: int
+    spelling: bool = False
+    match: str = ""  # the match types that answer, separated by commas; "": all
+    diversity: float = 0.0
     escape_formulas: bool = False
     version: int = 0
     format: int = FORMAT

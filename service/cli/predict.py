@@ -38,6 +38,7 @@ def predict(
     rerank: bool | None = None,
     spelling: Spelling | None = None,
     match: list[MatchType] | None = None,
+    diversity: float = 0.0,
     explain: bool = False,
     escape_formulas: Annotated[bool, Parameter(negative=())] = False,
     delimiter: DelimiterOption | None = None,
@@ -76,6 +77,8 @@ def predict(
     match
         Answer only with keywords that match the query like this: exact, phrase or broad; may be
         given several times. Default: all.
+    diversity
+        How much a keyword loses by being like a better one, 0 to 1.
     explain
         Add metadata and evidence to each keyword; for .jsonl.
     escape_formulas
@@ -95,7 +98,12 @@ def predict(
         The TOML file of a service, for its limits, threads (default: one per core) and device.
     """
     settings, facts = load_settings(config, {"workers": 1}), manifest.read(bundle)
-    base = PredictOptions(top_k=top_k, explain=explain, match=tuple(match) if match else None)
+    base = PredictOptions(
+        top_k=top_k,
+        explain=explain,
+        match=tuple(dict.fromkeys(match)) if match else None,
+        diversity=diversity,
+    )
     options = facts.options(
         base, depth=depth, memorization=memorization, rerank=rerank, spelling=spelling
     )
@@ -145,6 +153,9 @@ def _opened(
             memorization=options.memorization,
             explain=options.explain,
             candidates=options.candidates,
+            spelling=options.spelling,
+            match=",".join(options.match or ()),
+            diversity=options.diversity,
             part_rows=rows_of_part(options.top_k, explain=options.explain),
             escape_formulas=escaped,
             version=0 if log is None else log.newest,
@@ -169,7 +180,8 @@ def _opened(
 
 def _require_allowed(options: PredictOptions, limits: Limits) -> None:
     """Raise `InvalidConfig` for what `POST /predict` would refuse."""
-    chosen = {name: getattr(options, name) for name in ("top_k", "depth", "memorization")}
+    names = ("top_k", "depth", "memorization", "diversity")
+    chosen = {name: getattr(options, name) for name in names}
     try:
         RequestModels(limits).predict(queries=["any"], **chosen)
     except ValidationError as error:

@@ -58,6 +58,9 @@ class PredictOptions:
     candidates: int = 0  # the number of labels to rerank; 0: answer with the votes
     spelling: bool = False  # searches a misspelled query as it was meant
     match: tuple[MatchType, ...] | None = None  # the types of keywords that answer; None: all
+    diversity: float = (
+        0.0  # 0: by score alone; at 1, each next keyword is the one least like others
+    )
     words: float | None = None  # what shared words add to cosines of trained rows; None: no words
 
 

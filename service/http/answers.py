@@ -49,7 +49,11 @@ class KeywordAnswer(TypedDict):
     id: str
     text: str
     score: Annotated[
-        float, doc("What `score_kind` of the result says. Keywords are sorted by it, then by id.")
+        float,
+        doc(
+            "What `score_kind` of the result says. Keywords are sorted by it, then by id, unless"
+            " the request asks for `diversity`."
+        ),
     ]
     novel: Novel
     match: Annotated[

@@ -136,6 +136,14 @@ class PredictBody(StrictModel):
         " however they are spaced), `phrase` (all of the keyword's words are in the query, in"
         " order), `broad` (any other). Default: all.",
     )
+    diversity: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="How much a keyword loses by being like a better one (maximal marginal"
+        " relevance among the best hundred): 0 orders by score alone. Otherwise keywords are in the"
+        " order in which they were chosen, with their own scores.",
+    )
     deadline_ms: int | None = Field(
         None,
         ge=1,

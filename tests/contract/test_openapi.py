@@ -93,7 +93,7 @@ def test_predict_documents_its_limits(openapi: dict[str, Any]) -> None:
     fields = schema["properties"]
     assert fields.keys() == {
         "queries", "top_k", "memorization", "depth", "explain", "min_version", "deadline_ms",
-        "items", "rerank", "spelling", "match",
+        "items", "rerank", "spelling", "match", "diversity",
     }  # fmt: skip
     assert (fields["queries"]["minItems"], fields["queries"]["maxItems"]) == (1, 256)
     query = fields["queries"]["items"]

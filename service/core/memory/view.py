@@ -286,6 +286,15 @@ class View:
             vectors[places] = part.vectors(rows[places])
         return vectors
 
+    def label_keys(self, columns: Rows) -> Halves:
+        """Return the keys [k, d] of the texts of the labels at `columns` [k]."""
+        rows, posted = columns + self.bundle.instances, self.ownership.label_rows
+        for place, column in enumerate(columns.tolist() if len(posted) else ()):
+            of_label = posted.get(column)
+            if of_label is not None:
+                rows[place] = of_label[0]  # a label's first row is that of its text
+        return self.vectors(rows)
+
     @cached_property
     def lexicon(self) -> Lexicon:
         """The words of the texts of all alive rows."""

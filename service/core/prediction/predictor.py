@@ -25,6 +25,7 @@ from service.core.lexical.hybrid import Match
 from service.core.lexical.spelling import readings
 from service.core.lexical.words import TypedQuery
 from service.core.memory.view import View
+from service.core.prediction.diversity import maximal_marginal_relevance
 from service.core.prediction.ranking import Ranker, Ranking, open_ranker
 from service.core.prediction.reranking.reranker import Reranker
 from service.core.prediction.scoring import places
@@ -45,6 +46,7 @@ from service.core.types import (
 
 EVIDENCE_ROWS = 10  # the most rows that explain one keyword
 MOST_TYPED = 20_000  # labels of one query that may have the match types of a request
+MOST_DIVERSE = 100  # labels of one query among which diversity chooses
 MOST_READ = 1_000  # of these, the best that are compared even if they have other words
 
 
@@ -302,7 +304,15 @@ class Predictor:
     def rank(
         self, view: View, searched: Searched, options: PredictOptions, watch: Stopwatch
     ) -> Iterator[Ranking]:
-        """Yield the best labels of each query, ranked by votes, or by the reranker if requested."""
+        """Yield the best labels of each query, ranked by votes, or by the reranker if requested.
+
+        With `diversity`, labels that are like better ones come later.
+        """
+        if options.diversity:
+            most = replace(options, top_k=max(options.top_k, MOST_DIVERSE), diversity=0.0)
+            for ranking in self.rank(view, searched, most, watch):
+                yield _diverse(view, ranking, options)
+            return
         top_k, reranker = options.top_k, self._reranker
         if reranker is None or not options.candidates:
             yield from self._vote(view, searched, options)
@@ -371,11 +381,15 @@ def _of_types(view: View, reading: Reading, ranking: Ranking, options: PredictOp
         if (place < MOST_READ or column in covered)
         and query.match(view.labels.text_at(column)) in options.match
     )
-    best = list(islice(typed, options.top_k))
-    return replace(
-        ranking,
-        columns=[ranking.columns[place] for place in best],
-        scores=[ranking.scores[place] for place in best],
+    return ranking.only(list(islice(typed, options.top_k)))
+
+
+def _diverse(view: View, ranking: Ranking, options: PredictOptions) -> Ranking:
+    """Return the `top_k` labels of a ranking by their maximal marginal relevance."""
+    keys = view.label_keys(np.array(ranking.columns, np.int64)).astype(np.float32)
+    scores = np.array(ranking.scores, np.float64)
+    return ranking.only(
+        maximal_marginal_relevance(scores, keys, diversity=options.diversity, count=options.top_k)
     )
 
 

@@ -16,7 +16,7 @@ import ctypes
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,6 +63,16 @@ class Ranking:
     def score_kind(self) -> ScoreKind:
         """Whether the scores are sums of votes or probabilities."""
         return "votes" if self.votes is None else "probability"
+
+    def only(self, places: Sequence[int]) -> Ranking:
+        """Return the labels at some places, in this order."""
+        votes = self.votes
+        return replace(
+            self,
+            columns=[self.columns[place] for place in places],
+            scores=[self.scores[place] for place in places],
+            votes=None if votes is None else [votes[place] for place in places],
+        )
 
 
 class NumpyRanker:

@@ -70,7 +70,13 @@ class PredictRoutes(Routes):
         body = call.input
         items = None if body.items is None else tuple(body.items)
         match = None if body.match is None else tuple(dict.fromkeys(body.match))
-        asked = PredictOptions(top_k=body.top_k, explain=body.explain, items=items, match=match)
+        asked = PredictOptions(
+            top_k=body.top_k,
+            explain=body.explain,
+            items=items,
+            match=match,
+            diversity=body.diversity,
+        )
 
         def choose(facts: Manifest) -> PredictOptions:
             return facts.options(

@@ -114,3 +114,27 @@ def test_only_keywords_that_match_as_asked_are_answered(
 def test_another_match_is_refused(reader: LocalService, wrong: object) -> None:
     answer = reader.post("/predict", {"queries": ["tent"], "match": wrong})
     assert assert_problem(answer, 422)["errors"][0]["field"].startswith("match")
+
+
+def test_diversity_puts_keywords_like_better_ones_behind(
+    words_bundle: Path, tmp_path: Path
+) -> None:
+    with local_service(words_bundle, tmp_path / "state") as service:
+        labels = [{"id": f"tent {place}", "text": "camping tents"} for place in range(5)]
+        version = service.post("/labels", {"labels": labels}).json()["version"]
+        asked = {"top_k": 8, "min_version": version}
+        plain = keywords(service, "camping tents", **asked)
+        assert [one["text"] for one in plain[:5]] == ["camping tents"] * 5
+        assert keywords(service, "camping tents", diversity=0, **asked) == plain
+        diverse = keywords(service, "camping tents", diversity=0.9, **asked)
+        assert len(diverse) == len(plain)
+        assert diverse[0] == plain[0]
+        assert [one["text"] for one in diverse[:3]].count("camping tents") == 1
+        scores = {one["id"]: one["score"] for one in plain}
+        assert all(scores.get(one["id"], one["score"]) == one["score"] for one in diverse)
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.1, "much", None])
+def test_another_diversity_is_refused(reader: LocalService, wrong: object) -> None:
+    answer = reader.post("/predict", {"queries": ["tent"], "diversity": wrong})
+    assert assert_problem(answer, 422)["errors"][0]["field"] == "diversity"

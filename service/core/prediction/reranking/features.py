@@ -86,12 +86,7 @@ class LabelsOfView:
 
     def keys_of(self, columns: Rows) -> Halves:
         """Return the keys [k, d] of the texts of the labels at `columns` [k]."""
-        rows, posted = columns + self.view.bundle.instances, self.view.ownership.label_rows
-        for place, column in enumerate(columns.tolist() if len(posted) else ()):
-            of_label = posted.get(column)
-            if of_label is not None:
-                rows[place] = of_label[0]  # a label's first row is that of its text
-        return self.view.vectors(rows)
+        return self.view.label_keys(columns)
 
     def texts_of(self, columns: Rows) -> Sequence[str]:
         """Return the texts [k] of the labels at `columns` [k]."""
