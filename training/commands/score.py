@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,11 +30,12 @@ from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, require_test_rows
 from training.datasets.metadata_texts import with_metadata
 from training.datasets.pair_weights import Relevance
-from training.evaluation import results
+from training.evaluation import posted_labels, results
 from training.evaluation.answers import Answers, drawn_rows, read_untrained, write_untrained
 from training.evaluation.evaluation import Evaluation, EvaluationRow, Items, open_evaluation
 from training.evaluation.examples import Examples, examples_of, write_examples
 from training.evaluation.noise import KINDS, NoiseMeasure, NoiseRow
+from training.evaluation.posted_labels import PostedMeasure
 from training.evaluation.results import Results, facts_of_run, rows_of_chosen
 from training.evaluation.weighted_metrics import ALL_ALIKE, SHOWN_WEIGHTED, weights_differ
 from training.models.encoder_location import find_encoder
@@ -68,7 +70,8 @@ class OfBundle:
     spelling
         For a bundle: auto or off, as in a request. Default: the bundle's.
     noise
-        For a bundle: also ask test rows with typos and other noise, and print P@1 for each kind.
+        For a bundle: also ask test rows with typos and other noise, and labels that were just
+        posted by a code and by rare words, and print P@1 for each kind.
     seed
         For a bundle: draws the noise, and the test rows if there are more than 1,000. Default: 0.
     json
@@ -417,20 +420,30 @@ def _table(
 def _noise(evaluation: Evaluation, *, seed: int) -> Iterator[NoiseRow]:
     bundle = evaluation.view.bundle
     encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
-    measure = NoiseMeasure(
-        predictor=Predictor(encoder, tau=evaluation.tau, reranker=evaluation.reranker),
+    predictor = Predictor(encoder, tau=evaluation.tau, reranker=evaluation.reranker)
+    options = evaluation.options
+    of_test_rows = NoiseMeasure(
+        predictor=predictor,
         view=evaluation.view,
         dataset=evaluation.dataset,
-        options=evaluation.options,
+        options=options,
         seed=seed,
     )
-    for done, row in enumerate(measure.rows(), start=1):
-        evaluation.report("ask with noise", done, len(KINDS))
+    of_posted_labels = PostedMeasure(
+        predictor=predictor, encoder=encoder, bundle=bundle, options=options, seed=seed
+    )
+    kinds = len(KINDS) + len(posted_labels.KINDS)
+    measured = chain(of_test_rows.rows(), of_posted_labels.rows())
+    for done, row in enumerate(measured, start=1):
+        evaluation.report("ask with noise", done, kinds)
         yield row
 
 
 def _noise_table(rows: Sequence[NoiseRow], *, seed: int) -> Table:
-    table = Table(title=f"P@1 in percent of test rows that a kind of noise changes, seed {seed}")
+    table = Table(
+        title=f"P@1 in percent of test rows that a kind of noise changes, and of posted labels by"
+        f" their code and their rare words, seed {seed}"
+    )
     table.add_column("noise")
     for name in ("rows", "clean", "noisy", "share"):
         table.add_column(name, justify="right")

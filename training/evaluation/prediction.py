@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
 
@@ -22,7 +22,7 @@ from scipy.sparse import csr_matrix, identity, vstack
 from service.core.index.exact import exact_search
 from service.core.index.found_rows import nearest, nearest_sharing, places_per_key, search_sharing
 from service.core.index.protocol import RowFilter, Tombstones, batches
-from service.core.lexical.hybrid import with_matches
+from service.core.lexical.hybrid import Match, with_matches
 from service.core.lexical.lexicon import Lexicon, Matches, WordPart
 from service.core.lexical.word_index import index_texts
 from service.core.memory.part import WeightedVotes, entries_of
@@ -60,6 +60,7 @@ class OfflineMemory:
     label_ids: Sequence[str]  # [L]
     label_texts: Sequence[str] = ()  # [L], for a reranker and for words
     instance_texts: Sequence[str] = ()  # [N], for words
+    posted: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # rows, for words
 
     @classmethod
     def of(
@@ -82,11 +83,39 @@ class OfflineMemory:
 
     @cached_property
     def lexicon(self) -> Lexicon:
-        """The words of all rows' texts; no row was posted."""
+        """The words of all rows' texts."""
         size = len(self.keys)
         words = index_texts(chain(self.instance_texts, self.label_texts))
-        posted, dead = np.zeros(0, np.int64), Tombstones(size=size)
-        return Lexicon(parts=(WordPart(index=words, rows=size, dead=dead, posted=posted),))
+        dead = Tombstones(size=size)
+        return Lexicon(parts=(WordPart(index=words, rows=size, dead=dead, posted=self.posted),))
+
+    def matches(self, texts: Sequence[str]) -> list[Matches]:
+        """Return the rows that share words with each of `texts` [n]."""
+        return [self.lexicon.matches(text, share=1.0) for text in texts]
+
+    def with_words(
+        self,
+        found: Neighbours,
+        queries: Floats,
+        matches: Sequence[Matches],
+        *,
+        memorization: float,
+        words: float,
+    ) -> Neighbours:
+        """Return the keys that `queries` [n, d] found, joined by their `matches` as served."""
+        kind = voting_kind(memorization)
+
+        def adding(one: Matches) -> Match:
+            if kind is not None:
+                one = one.only(self.is_instance(one.rows) == (kind is RowKind.INSTANCE))
+            return one.adding(words)
+
+        return with_matches(
+            *found,
+            matches=list(map(adding, matches)),
+            queries=queries,
+            vectors_of=lambda rows: self.keys[rows],
+        )
 
     @property
     def instances(self) -> int:
@@ -183,31 +212,17 @@ class RetrievedKeys:
 
     def of_choices(self, choices: Choices) -> Neighbours:
         """Return the keys that can vote at the chosen lambda, b and weight of words."""
-        similarities, rows = self.voting(choices.memorization, choices.depth)
+        found = self.voting(choices.memorization, choices.depth)
         if choices.words is None or self.texts is None:
-            return similarities, rows
-        return with_matches(
-            similarities,
-            rows,
-            matches=[
-                self._of_kind(one, choices.memorization).adding(choices.words)
-                for one in self._matches
-            ],
-            queries=self.queries,
-            vectors_of=lambda rows: self.memory.keys[rows],
+            return found
+        memorization, words = choices.memorization, choices.words
+        return self.memory.with_words(
+            found, self.queries, self._matches, memorization=memorization, words=words
         )
 
     @cached_property
     def _matches(self) -> list[Matches]:
-        return [self.memory.lexicon.matches(text, share=1.0) for text in self.texts or ()]
-
-    def _of_kind(self, matches: Matches, memorization: float) -> Matches:
-        """Return the matches that can vote at a lambda."""
-        kind = voting_kind(memorization)
-        if kind is None:
-            return matches
-        instances = self.memory.is_instance(matches.rows)
-        return matches.only(instances == (kind is RowKind.INSTANCE))
+        return self.memory.matches(self.texts or ())
 
     def voting(self, memorization: float, depth: int) -> Neighbours:
         """The nearest `depth` keys that can vote at a lambda (Eq. 8)."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from training.fitting.facts import DataFacts, Transformer, step_memory
 from training.fitting.trial import Trial, gain
+from training.selection.memory_choices import WORDS
 from training.selection.validation import SAMPLED
 
 QUICK, QUICK_ANCE, QUICK_UNIDEC = "rae-quick", "ance-quick", "unidec-quick"
@@ -128,6 +129,7 @@ class Situation:
             "validation.drawn=texts",
             "validation.checks=1",
             "validation.untrained=false",
+            f"validation.words=[{', '.join(f'{words:g}' for words in WORDS)}]",
             f"seed={self.seed}",
         )
 

@@ -21,8 +21,8 @@ Shapes: q test rows, N instances, S seen and U novel labels, L = S + U, d dimens
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import Literal
@@ -69,6 +69,7 @@ class NovelVectors:
     texts: Floats  # [U, d], E(z_u)
     revealed: Floats  # [U, d], E(x_u)
     queries: Floats  # [q, d]
+    instance_texts: Sequence[str] = ()  # [N], for words
     combined: Mapping[str, Mapping[Setting, Floats]] = field(default_factory=dict)  # [U, d] each
 
 
@@ -87,7 +88,8 @@ class Method:
     """The memory of a method: instance keys X [m, d] with labels Y [m, L], label keys Z [L, d].
 
     `memorization` is lambda, `depth` is b. Without a depth, at least as many keys are retrieved as
-    labels are ranked.
+    labels are ranked. With `texts` [m], rows are found by words as served; the last of them, and
+    the novel labels, are `posted`.
     """
 
     name: str
@@ -96,6 +98,8 @@ class Method:
     labels: Floats
     memorization: float
     depth: int | None = None
+    texts: Sequence[str] = ()
+    posted: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -159,6 +163,7 @@ class NovelEvaluation:
         vectors, one_shot = self.vectors, self.split.everything.train.labels_of
         rows = [(vectors.instances, self._clicks)] if among == "all" else []
         rows += [(self._revealed, csr_matrix(one_shot, dtype=np.float32))] if revealed else []
+        texts = [*self.vectors.instance_texts, *(self._revealed_texts if revealed else ())]
         only_revealed = among == "novel" and not novel.any()  # revealed queries are the only keys
         return Method(
             name=name,
@@ -167,6 +172,8 @@ class NovelEvaluation:
             labels=np.concatenate([vectors.seen, novel]),
             memorization=1.0 if only_revealed else self.predictor.memorization,
             depth=self.predictor.depth if among == "all" else None,
+            texts=texts if among == "all" and novel.any() else (),
+            posted=len(self._revealed_texts) if revealed else 0,
         )
 
     def _measure(self, method: Method, columns: Rows) -> dict[str, float]:
@@ -180,14 +187,31 @@ class NovelEvaluation:
             labels_of=csr_matrix(method.labels_of[:, columns]),
             texts=self.split.everything.labels.select(columns),
         )
-        top_k = labels_to_rank(filtered[rows])
+        top_k, queries = labels_to_rank(filtered[rows]), self.vectors.queries[rows]
+        retrieved = memory.search(
+            queries,
+            kind=voting_kind(method.memorization),
+            count=method.depth or max(top_k, self.predictor.depth),
+        )
+        if method.texts and self.predictor.words is not None:
+            instances, novel = len(method.instances), columns >= self.split.facts.seen
+            posted = np.arange(instances - method.posted, instances)
+            memory = replace(
+                memory,
+                instance_texts=method.texts,
+                posted=np.concatenate([posted, instances + np.flatnonzero(novel)]),
+            )
+            texts = [test.instances.texts[row] for row in rows.tolist()]
+            retrieved = memory.with_words(
+                retrieved,
+                queries,
+                memory.matches(texts),
+                memorization=method.memorization,
+                words=self.predictor.words,
+            )
         ranked = predict(
             memory,
-            memory.search(
-                self.vectors.queries[rows],
-                kind=voting_kind(method.memorization),
-                count=method.depth or max(top_k, self.predictor.depth),
-            ),
+            retrieved,
             tau=self.predictor.tau,
             memorization=method.memorization,
             top_k=top_k,
@@ -233,6 +257,11 @@ class NovelEvaluation:
         seen = self.vectors.clicks
         novel = csr_matrix((seen.shape[0], self.split.facts.novel), dtype=np.float32)
         return csr_matrix(hstack([csr_matrix(seen != 0, dtype=np.float32), novel]))
+
+    @property
+    def _revealed_texts(self) -> Sequence[str]:
+        """The revealed queries, ordered like the one-shot rows, [U]."""
+        return self.split.everything.train.instances.texts
 
     @cached_property
     def _revealed(self) -> Floats:

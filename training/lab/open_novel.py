@@ -77,6 +77,7 @@ def open_novel_evaluation(
         texts=encoded("encode novel labels", novel, Role.LABEL),
         revealed=view.fused(posted).vectors,  # fused with items, if any, as in the service
         queries=view.fused(queries).vectors,
+        instance_texts=list(bundle.instance_texts),
         combined=_combined({IRENE: bundle, **ablations}, split, encoder, threads, report),
     )
     return NovelEvaluation(

@@ -116,7 +116,8 @@ def _choose_with(
     """Return the best choices for keys [N, d] and [L, d], and before them their criterion."""
     metrics = trainer.recipe.validation.metrics
     held_out = validation.retrieve(instances, labels, depth=max(*DEPTHS, start.depth))
-    best = choose_on(held_out, start, metrics=metrics, on_tried=trainer.journal.tried)
+    words, on_tried = trainer.recipe.validation.words, trainer.journal.tried
+    best = choose_on(held_out, start, metrics=metrics, words=words, on_tried=on_tried)
     return criterion({best.memorization: held_out.metrics(best)}, metrics), best
 
 

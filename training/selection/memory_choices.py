@@ -23,7 +23,7 @@ from training.selection.validation import (
 TAUS = (0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
 MEMORIZATIONS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 DEPTHS = (50, 100, 200, 400)
-WORDS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.2)
+WORDS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.2)  # that `fit` tries
 COARSE_MEMORIZATIONS = (0.3, 0.5, 0.7)  # lambdas with which each temperature is tried first
 
 Tried = Callable[[Choices, dict[str, float]], None]
@@ -34,9 +34,10 @@ def choose_on(
     start: Choices,
     *,
     metrics: Sequence[str],
+    words: Sequence[float] = (0.0,),
     on_tried: Tried = lambda choices, metrics: None,
 ) -> Choices:
-    """Choose the temperature at the b of `start`, then b and lambda together, then words' weight.
+    """Choose the temperature at the b of `start`, then b and lambda together, then one of `words`.
 
     The first of equally good choices wins; `DEPTHS` is ascending, because a smaller depth is
     faster. `on_tried` is called with each tried choice and its metrics.
@@ -61,7 +62,7 @@ def choose_on(
         ),
         key=score,
     )
-    return max((replace(with_best_depth, words=words) for words in WORDS), key=score)
+    return max((replace(with_best_depth, words=weight) for weight in words), key=score)
 
 
 def choices_for(dataset: Dataset, instances: Floats, labels: Floats, *, slices: Slices) -> Choices:

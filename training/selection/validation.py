@@ -17,6 +17,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as settings
 from scipy.sparse import csr_matrix
 
+from service.core.bundle import ranges
 from service.core.config import STRICT, Count, Natural, Share
 from service.core.errors import InvalidConfig
 from service.core.types import Bools, Floats, Rows
@@ -48,6 +49,8 @@ class ValidationSettings:
     trained encoder alone. `labels` is the share of labels whose clicks are left out of training, to
     choose on them how novel labels are represented. Rows are `drawn` by number or by a hash of
     their texts; by hash, a later run on more data holds out rows that an earlier run held out too.
+    After training, all `words` are tried as the weight of shared words in the memory; at 0, only
+    codes and posted rows are found by words.
     """
 
     rows: Natural = 1_000
@@ -61,6 +64,7 @@ class ValidationSettings:
     memorization: tuple[Share, ...] = (0.0, 0.5, 1.0)
     metrics: tuple[str, ...] = ("P@1", "P@5", "R@100", "PSP@5")
     mixing: Annotated[tuple[Share, ...], Field(min_length=1)] = (1.0,)
+    words: Annotated[tuple[ranges.WordShare, ...], Field(min_length=1)] = (0.0,)
 
 
 SAMPLED = 16_384  # texts of a large memory on which `mixing` is chosen

@@ -163,7 +163,10 @@ def with_reranker(dataset: Dataset, folder: Path) -> Path:
     """Write a reranker for the demo's encoder; its trees follow an invented rule."""
     defaults = open_exported(ENCODER).description.predictor
     predictor = PredictorFacts(
-        tau=defaults.tau, depth=defaults.depth, memorization=defaults.memorization
+        tau=defaults.tau,
+        depth=defaults.depth,
+        memorization=defaults.memorization,
+        words=defaults.words,
     )
     texts = dataset.labels.texts
     return write_reranker(folder, texts, predictor, candidates=10, weights="made up")

@@ -62,7 +62,8 @@ def bundle(trained: Path, split: Path, tmp_path_factory: pytest.TempPathFactory)
     assert status_of(export, "encoder", *data, *encoder) == 0
     facts = open_exported(folder / "encoder").description
     assert facts.weights is not None
-    predictor = PredictorFacts(tau=facts.predictor.tau, depth=10, memorization=0.5)
+    chosen = facts.predictor
+    predictor = PredictorFacts(tau=chosen.tau, depth=10, memorization=0.5, words=chosen.words)
     texts = novel_split.read(split).seen.labels.texts
     kept = {"candidates": 8, "weights": facts.weights}
     second = write_reranker(folder / "second", texts, predictor, **kept)

@@ -18,7 +18,7 @@ from training.checkpoints.label_keys import LABEL_KEYS, read_label_keys
 from training.commands.score import NO_CLASSIFIERS
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
-from training.evaluation import results
+from training.evaluation import posted_labels, results
 from training.evaluation.examples import read_examples
 from training.evaluation.noise import KINDS
 from training.evaluation.weighted_metrics import ALL_ALIKE, SHOWN_WEIGHTED
@@ -239,7 +239,7 @@ def test_noise_is_measured_over_a_bundle(
         measured[spelling] = orjson.loads((tmp_path / spelling).read_bytes())
     assert "two typos" in capsys.readouterr().out
     off, auto = ({row["kind"]: row for row in one["noise"]} for one in measured.values())
-    assert list(off) == list(KINDS)
+    assert list(off) == [*KINDS, *posted_labels.KINDS]
     assert measured["off"]["seed"] == 3
     for kind, row in off.items():
         assert (row["rows"], row["clean"]) == (auto[kind]["rows"], auto[kind]["clean"])

@@ -101,7 +101,11 @@ def test_what_is_best_on_the_held_out_rows_is_chosen() -> None:
         return criterion({0.5: held_out.metrics(choices)}, ("P@1", "P@5"))
 
     chosen = choose_on(
-        held_out, start, metrics=("P@1", "P@5"), on_tried=lambda choices, _: tried.append(choices)
+        held_out,
+        start,
+        metrics=("P@1", "P@5"),
+        words=WORDS,
+        on_tried=lambda choices, _: tried.append(choices),
     )
 
     assert {each.tau for each in tried} == {0.07, *TAUS}
