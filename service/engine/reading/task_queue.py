@@ -56,6 +56,8 @@ _EXPLAINED_KEY = 0.002
 _EXPLAINED_KEYWORD = 0.01
 _GIVEN_ITEM = 0.025  # per given item: found by its text, fused, and named in the answer
 _CANDIDATE = 0.007  # per candidate of the reranker
+_TYPED = 15.0  # for a request of certain match types: all labels with votes are compared
+_DIVERSE = 0.5  # for a request of diverse keywords
 _UNIT = 2.5  # a query at depth 200 with ten keywords
 
 # The most that a task of several queries costs, so that no request occupies a thread for long. A
@@ -75,6 +77,8 @@ def query_cost(options: PredictOptions) -> int:
         + keyword * options.top_k
         + _CANDIDATE * options.candidates
         + _GIVEN_ITEM * len(options.items or ())
+        + _TYPED * (options.match is not None)
+        + _DIVERSE * (options.diversity > 0)
     )
     return max(1, round(milliseconds / _UNIT))
 

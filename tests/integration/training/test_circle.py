@@ -34,7 +34,7 @@ CLICKED = {  # in addition to the keyword that equals the query
 }
 OLD, NEW = 100, 200  # number of keywords in the table, and of posted ones
 SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
-P_AT_1 = re.compile(r"^P@1: A ([\d.]+)%, B ([\d.]+)%.*: B is better$", re.MULTILINE)
+P_AT_1 = re.compile(r"^P@1: A ([\d.]+)%, B ([\d.]+)%", re.MULTILINE)
 
 Click = tuple[str, str]  # a query, and the id of its keyword
 
@@ -297,9 +297,11 @@ def test_training_on_what_was_learned_finds_later_clicks_and_loses_no_label(
     done(training, "fit", *source, "--minutes", 2, "--out", folder / "runs/second")
     source = ("--encoder", folder / "runs/second/best", "--data", folder / "next")
     done(export, "bundle", *source, "--out", folder / "bundles/second")
-    for served in ("first", "live"):
-        quality, trained = qualities(folder, served, capsys)
-        assert trained > quality + 20  # on an idle machine the gain is at least 45
+    found = {served: qualities(folder, served, capsys) for served in ("first", "live")}
+    quality, trained = found["first"]
+    assert trained > quality + 20  # on an idle machine the gain is at least 45
+    quality, trained = found["live"]  # finds what was posted by its words, without training
+    assert quality > 80 and trained > quality - 5
 
     post(server, "/admin/reload", {"bundle": "second"})
     assert server.client.get("/info").json()["bundle"]["name"] == "second"

@@ -102,7 +102,8 @@ def test_a_plain_query_costs_one_and_more_of_anything_costs_more() -> None:
     for plain in ({}, {"depth": 1, "top_k": 1}, {"depth": 300}, {"top_k": 100}):
         assert query_cost(PredictOptions(**plain)) == 1
     few: dict[str, Any] = {"depth": 1_000, "top_k": 500}
-    for more in ({"depth": 2_000}, {"top_k": 1_000}, {"explain": True}, {"items": ("a",) * 200}):
+    further: list[dict[str, Any]] = [{"items": ("a",) * 200}, {"match": ("exact",)}]
+    for more in ({"depth": 2_000}, {"top_k": 1_000}, {"explain": True}, *further):
         assert query_cost(PredictOptions(**few | more)) > query_cost(PredictOptions(**few))
 
 
