@@ -70,8 +70,8 @@ class OfBundle:
     spelling
         For a bundle: auto or off, as in a request. Default: the bundle's.
     noise
-        For a bundle: also ask test rows with typos and other noise, and labels that were just
-        posted by a code and by rare words, and print P@1 for each kind.
+        For a bundle: also ask test rows with typos and other noise. Then post labels, and ask for
+        each by its code and by its rare words. P@1 is printed for each kind.
     seed
         For a bundle: draws the noise, and the test rows if there are more than 1,000. Default: 0.
     json

@@ -174,13 +174,8 @@ def keep_untrained(
     if queries is None:
         return
     rows, vectors = queries
-    train = with_relevance(dataset, choices.relevance).train
-    memory = OfflineMemory.of(
-        instances,
-        labels,
-        labels_of=train.labels_of,
-        texts=dataset.labels,
-        instance_texts=train.instances.texts,
+    memory = OfflineMemory.of_training(
+        with_relevance(dataset, choices.relevance), instances, labels
     )
     texts = [dataset.test.instances.texts[row] for row in rows.tolist()]
     retrieved = retrieve(memory, vectors, depth=choices.depth, texts=texts)

@@ -22,7 +22,7 @@ from scipy.sparse import csr_matrix, identity, vstack
 from service.core.index.exact import exact_search
 from service.core.index.found_rows import nearest, nearest_sharing, places_per_key, search_sharing
 from service.core.index.protocol import RowFilter, Tombstones, batches
-from service.core.lexical.hybrid import Match, with_matches
+from service.core.lexical.hybrid import with_matches
 from service.core.lexical.lexicon import Lexicon, Matches, WordPart
 from service.core.lexical.word_index import index_texts
 from service.core.memory.part import WeightedVotes, entries_of
@@ -36,7 +36,7 @@ from service.core.prediction.many_queries import (
 from service.core.prediction.predictor import voting_kind
 from service.core.types import Bools, Floats, Halves, RowKind, Rows
 from training.checkpoints.choices import Choices
-from training.datasets.dataset import Texts
+from training.datasets.dataset import Dataset, Texts
 from training.datasets.pair_weights import vote_weights
 from training.datasets.propensity import label_frequency
 
@@ -81,6 +81,17 @@ class OfflineMemory:
             instance_texts=instance_texts,
         )
 
+    @classmethod
+    def of_training(cls, dataset: Dataset, instances: Floats, labels: Floats) -> OfflineMemory:
+        """Return the memory of a data set's training rows [N, d] and labels [L, d]."""
+        return cls.of(
+            instances,
+            labels,
+            labels_of=dataset.train.labels_of,
+            texts=dataset.labels,
+            instance_texts=dataset.train.instances.texts,
+        )
+
     @cached_property
     def lexicon(self) -> Lexicon:
         """The words of all rows' texts."""
@@ -104,15 +115,9 @@ class OfflineMemory:
     ) -> Neighbours:
         """Return the keys that `queries` [n, d] found, joined by their `matches` as served."""
         kind = voting_kind(memorization)
-
-        def adding(one: Matches) -> Match:
-            if kind is not None:
-                one = one.only(self.is_instance(one.rows) == (kind is RowKind.INSTANCE))
-            return one.adding(words)
-
         return with_matches(
             *found,
-            matches=list(map(adding, matches)),
+            matches=[one.of_kind(kind, self.is_instance).adding(words) for one in matches],
             queries=queries,
             vectors_of=lambda rows: self.keys[rows],
         )

@@ -8,7 +8,7 @@ Shapes: m matched rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -21,7 +21,7 @@ from rapidfuzz.distance import OSA
 from service.core.index.protocol import Tombstones
 from service.core.lexical.word_index import WordIndex, bigrams_of
 from service.core.lexical.words import chunks_of, words_of
-from service.core.types import Bools, Doubles, Indices, Rows
+from service.core.types import Bools, Doubles, Indices, RowKind, Rows
 
 _BIGRAMS_AN_EDIT = 3  # the most that one edit changes: those around a transposition
 _FIRST = 64  # places of a word that are looked at first: most often one of these rows is alive
@@ -65,9 +65,12 @@ class Matches(NamedTuple):
         adds = similarities > 0.0
         return self.rows[adds], similarities[adds]
 
-    def only(self, places: Bools) -> Matches:
-        """Return some of the matches."""
-        return Matches(self.rows[places], self.coverage[places], self.own[places])
+    def of_kind(self, kind: RowKind | None, is_instance: Callable[[Rows], Bools]) -> Matches:
+        """Return the matches of a kind (None: both); `is_instance` marks the instance rows."""
+        if kind is None or not len(self.rows):
+            return self
+        kept = is_instance(self.rows) == (kind is RowKind.INSTANCE)
+        return Matches(self.rows[kept], self.coverage[kept], self.own[kept])
 
 
 NO_MATCHES = Matches(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))

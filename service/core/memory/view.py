@@ -214,9 +214,7 @@ class View:
         The arguments are those of `search`.
         """
         matches = NO_MATCHES if words is None else self.lexicon.matches(query, share=words)
-        if kind is not None and len(matches.rows):
-            matches = matches.only(self.is_instance(matches.rows) == (kind is RowKind.INSTANCE))
-        rows, added = matches.adding(words or 0.0)
+        rows, added = matches.of_kind(kind, self.is_instance).adding(words or 0.0)
         if covered and kind is not RowKind.INSTANCE:
             further = np.setdiff1d(self.covered_labels(query), rows)
             every = np.concatenate([rows, further])
