@@ -11,6 +11,7 @@
 | `items/fuse.onnx`     | optional: OAK's graph from a query and projected items to a vector     |
 | `items/residuals.npy` | optional: fp16 [M, d], OAK's bank less the vectors of the items' texts |
 | `reranker*`           | optional: a reranker, see `training.checkpoints.reranker_folder`       |
+| `trained_texts.npz`   | optional: which queries it has trained on, see `checkpoints`           |
 | `README.md`           | the model card                                                         |
 
 The keys and the bank of OAK's items follow from the texts of the data set's metadata items.
@@ -39,9 +40,11 @@ from service.core.files.arrays import mapped
 from service.core.files.atomic import write_file
 from service.core.files.folder_facts import FileFacts, checked, read_document, verify_files
 from service.core.types import Halves
+from training.checkpoints import trained_texts
 from training.checkpoints.choices import UNCHOSEN, read_choices
 from training.checkpoints.label_keys import LABEL_KEYS
 from training.checkpoints.run_json import RUN, metadata_of_run, read_run
+from training.checkpoints.trained_texts import TrainedTexts
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_links import require_metadata
 from training.datasets.pair_weights import Relevance
@@ -163,6 +166,15 @@ class ExportedEncoder:
     def agreement(self) -> str:
         """How closely the vectors agree with torch's, as text for the console."""
         return f"cosine to torch {self.description.parity['parity.cosine_mean']:.4f}"
+
+    def trained_texts(self) -> TrainedTexts | None:
+        """Return which queries it has trained on: none if no training is known behind it.
+
+        None if it comes from a run of an earlier version, which did not write them down.
+        """
+        if (found := trained_texts.read(self.folder)) is not None:
+            return found
+        return TrainedTexts() if self.description.origin is None else None
 
     def label_keys(self, dataset: Dataset) -> Halves | None:
         """Return Z [L, d], or None if a label's key is the vector of its text.

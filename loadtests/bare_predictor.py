@@ -22,6 +22,7 @@ from service.core.index.choose_ef import recall_per_query
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
+from service.core.prediction.confidence import open_confidence
 from service.core.prediction.predictor import Predictor
 from service.core.types import Floats, PredictOptions, Role
 
@@ -46,7 +47,9 @@ class BarePredictor:
         encoder = OnnxEncoder(bundle, facts.encoder)
         return cls(
             encoder=encoder,
-            predictor=Predictor(encoder, tau=facts.predictor.tau),
+            predictor=Predictor(
+                encoder, tau=facts.predictor.tau, confidence=open_confidence(facts)
+            ),
             view=KnowledgeMemory(opened).view,
             options=PredictOptions(
                 memorization=facts.predictor.memorization, depth=facts.predictor.depth

@@ -163,6 +163,9 @@ class Telemetry:
         self.corrected_queries = counter(
             "corrected_queries_total", "Queries searched as another text than was typed"
         )
+        self.unanswered_queries = counter(
+            "unanswered_queries_total", "Queries whose answer has no keyword"
+        )
         refused = "Requests not served"
         self.rejected = counter("rejected_total", refused, "reason", values=REJECTIONS)
         self.dropped_log_lines = counter(

@@ -13,12 +13,15 @@ import numpy as np
 from rich.console import Console
 from scipy.sparse import csr_matrix
 
+from export.bundle.confidence import fit_confidence
 from export.bundle.encode import encode_resumably
+from export.bundle.hidden_rows import HiddenRows
 from export.bundle.spelling import choose_spelling
 from export.exported_encoder import FUSION, RESIDUALS, ExportedEncoder, digest_of_items
+from service.core.bundle.bundle import Bundle
 from service.core.bundle.content import BundleContent, measured_recall, write_bundle
 from service.core.bundle.item_files import ItemFiles, with_fingerprint
-from service.core.bundle.manifest import ItemFacts, PredictorFacts
+from service.core.bundle.manifest import ItemFacts, Manifest, PredictorFacts
 from service.core.bundle.reranker_files import RerankerFiles
 from service.core.encoding.encoder import encode_all
 from service.core.errors import InvalidInput
@@ -29,6 +32,7 @@ from service.core.index.protocol import Segment, batches
 from service.core.items.fusion import OnnxFusion, fused
 from service.core.items.item_memory import ItemMemory
 from service.core.types import Floats, Halves, Role, Spelling
+from training.checkpoints.trained_texts import TrainedTexts
 from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import Relevance, vote_weights, with_relevance
 from training.progress import Report, stages
@@ -173,9 +177,26 @@ def export_bundle(
             target,
             progress=_counted(report, "build the index", total=len(content.keys)),
             measure=partial(_measured, encoder=encoder, dataset=dataset, options=options),
-            choose=None if options.spelling else partial(choose_spelling, report=report),
+            choose=partial(_chosen, encoder=encoder, spelling=options.spelling, report=report),
         )
     shutil.rmtree(work)
+
+
+def _chosen(
+    bundle: Bundle, *, encoder: ExportedEncoder, spelling: Spelling | None, report: Report
+) -> Manifest:
+    """Return the bundle's manifest with what is measured on hidden rows.
+
+    There are no confidences if the encoder was trained, but does not say on which texts.
+    """
+    trained = encoder.trained_texts()
+    hidden = HiddenRows.of(bundle, trained or TrainedTexts())
+    if spelling is None:
+        facts = choose_spelling(hidden, report=report)
+        hidden = replace(hidden, bundle=replace(bundle, manifest=facts))
+    if trained is None:
+        return hidden.bundle.manifest
+    return fit_confidence(hidden, report=report)
 
 
 def _encode(

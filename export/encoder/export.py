@@ -40,7 +40,7 @@ from service.core.errors import InvalidInput
 from service.core.files.atomic import new_folder, refuse_existing
 from service.core.files.folder_facts import file_facts
 from service.core.types import Role
-from training.checkpoints import reranker_folder
+from training.checkpoints import reranker_folder, trained_texts
 from training.checkpoints.label_keys import LABEL_KEYS, read_label_keys
 from training.checkpoints.reranker_folder import weights_digest
 from training.datasets.dataset import Dataset
@@ -94,6 +94,8 @@ def export_encoder(
             labels = _export_label_files(checkpoint, dataset, folder)
             items = export_items(checkpoint, dataset, folder, dimension=encoder.dimension)
             reranker_folder.copy(checkpoint, folder)
+            if (trained := trained_texts.read(checkpoint)) is not None:
+                trained_texts.write(trained, folder)
         save_tokenizer(encoder, folder / TOKENIZER)
         parity = _export_graph(encoder, dataset, folder, options, report)
         description = Description(

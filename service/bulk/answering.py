@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 
 import numpy as np
 
@@ -104,10 +105,20 @@ def _fused(
 def _keywords(view: View, reading: Reading, ranking: Ranking) -> list[KeywordAnswer]:
     keywords: list[KeywordAnswer] = []
     asked = TypedQuery(reading.text)
-    for column, score in zip(ranking.columns, ranking.scores, strict=True):
+    confidences: Iterable[float | None] = ranking.confidences or repeat(None)
+    for column, score, confidence in zip(
+        ranking.columns, ranking.scores, confidences, strict=False
+    ):
         label_id, text, novel, _ = view.labels.shown_at(column)
         match = asked.match(text)
-        keywords.append(
-            {"id": label_id, "text": text, "score": score, "novel": novel, "match": match}
-        )
+        keyword: KeywordAnswer = {
+            "id": label_id,
+            "text": text,
+            "score": score,
+            "novel": novel,
+            "match": match,
+        }
+        if confidence is not None:
+            keyword["confidence"] = confidence
+        keywords.append(keyword)
     return keywords

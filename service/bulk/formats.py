@@ -3,9 +3,10 @@
     .jsonl    a line for each query: an entry of `results` of `POST /predict`; with "problem" if
               the row was skipped
     .csv      a line for each keyword: row, query, rank, id, text, score, novel, score_kind; a
-              single line without a rank if a query has no keyword; then searched and match
-    .parquet  a row for each query: query, keywords (a list of id, text, score, novel, match),
-              problem, score_kind, searched
+              single line without a rank if a query has no keyword; then searched, match and
+              confidence
+    .parquet  a row for each query: query, keywords (a list of id, text, score, novel, match,
+              confidence), problem, score_kind, searched
 
 Answers are written in parts, which are joined to one file at the end.
 """
@@ -39,6 +40,7 @@ CSV_COLUMNS = (
     "score_kind",
     "searched",
     "match",
+    "confidence",
 )
 
 
@@ -99,12 +101,13 @@ class CsvLines(JsonLines):
             kind = document.get("score_kind", "")
             searched = self._cell(document.get("searched", ""))
             if not keywords:
-                writer.writerow((row, query, "", "", "", "", "", kind, searched, ""))
+                writer.writerow((row, query, "", "", "", "", "", kind, searched, "", ""))
             for rank, keyword in enumerate(keywords, start=1):
                 score, novel = repr(keyword["score"]), str(keyword["novel"]).lower()
                 texts = (self._cell(keyword["id"]), self._cell(keyword["text"]))
-                match = keyword["match"]
-                writer.writerow((row, query, rank, *texts, score, novel, kind, searched, match))
+                sure = keyword.get("confidence")
+                last = (kind, searched, keyword["match"], "" if sure is None else repr(sure))
+                writer.writerow((row, query, rank, *texts, score, novel, *last))
         return lines.getvalue().encode()
 
     def _cell(self, text: str) -> str:
@@ -124,7 +127,14 @@ class Parquet:
         self._arrow, self._parquet = pyarrow, parquet
         text, number, truth = pyarrow.string(), pyarrow.float64(), pyarrow.bool_()
         keyword = pyarrow.struct(
-            [("id", text), ("text", text), ("score", number), ("novel", truth), ("match", text)]
+            [
+                ("id", text),
+                ("text", text),
+                ("score", number),
+                ("novel", truth),
+                ("match", text),
+                ("confidence", number),
+            ]
         )
         self._schema = pyarrow.schema(
             [

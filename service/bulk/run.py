@@ -65,6 +65,7 @@ class Job:
     part_rows: int
     spelling: bool = False
     match: str = ""  # the match types that answer, separated by commas; "": all
+    min_confidence: float = 0.0
     diversity: float = 0.0
     escape_formulas: bool = False
     version: int = 0

@@ -38,6 +38,7 @@ def predict(
     rerank: bool | None = None,
     spelling: Spelling | None = None,
     match: list[MatchType] | None = None,
+    min_confidence: float = 0.0,
     diversity: float = 0.0,
     explain: bool = False,
     escape_formulas: Annotated[bool, Parameter(negative=())] = False,
@@ -77,6 +78,8 @@ def predict(
     match
         Answer only with keywords that match the query like this: exact, phrase or broad; may be
         given several times. Default: all.
+    min_confidence
+        Leave out keywords of less confidence, 0 to 1; for bundles with confidences.
     diversity
         How much a keyword loses by being like a better one, 0 to 1.
     explain
@@ -102,6 +105,7 @@ def predict(
         top_k=top_k,
         explain=explain,
         match=tuple(dict.fromkeys(match)) if match else None,
+        min_confidence=min_confidence,
         diversity=diversity,
     )
     options = facts.options(
@@ -155,6 +159,7 @@ def _opened(
             candidates=options.candidates,
             spelling=options.spelling,
             match=",".join(options.match or ()),
+            min_confidence=options.min_confidence,
             diversity=options.diversity,
             part_rows=rows_of_part(options.top_k, explain=options.explain),
             escape_formulas=escaped,
@@ -180,7 +185,7 @@ def _opened(
 
 def _require_allowed(options: PredictOptions, limits: Limits) -> None:
     """Raise `InvalidConfig` for what `POST /predict` would refuse."""
-    names = ("top_k", "depth", "memorization", "diversity")
+    names = ("top_k", "depth", "memorization", "min_confidence", "diversity")
     chosen = {name: getattr(options, name) for name in names}
     try:
         RequestModels(limits).predict(queries=["any"], **chosen)

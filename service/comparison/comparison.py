@@ -21,8 +21,10 @@ from service.bulk.progress import Report
 from service.bulk.query_file import ONLY_COLUMN, FileQuery, QueryRule
 from service.core.errors import InvalidConfig, InvalidData
 from service.core.index.protocol import batches
+from service.core.prediction.reliability import Reliability, reliability
 from service.core.tables.columns import ending_of, read_columns
-from service.core.types import Doubles, PredictOptions
+from service.core.text_identity import identity
+from service.core.types import Bools, Doubles, PredictOptions
 from service.http.answers import KeywordAnswer
 from service.settings import EngineSettings, Limits
 
@@ -209,6 +211,30 @@ def metrics_of(
     }
 
 
+def reliability_of(
+    rankings: Mapping[str, Keywords], known: Mapping[str, Collection[str]]
+) -> Reliability | None:
+    """Compare the confidences of queries that have known labels with these labels.
+
+    A keyword whose text is the query is left out, unless it is known. Returns None if no keyword of
+    these queries has a confidence.
+    """
+    confidences: list[Doubles] = []
+    relevant: list[Bools] = []
+    for query, labels in known.items():
+        if not labels:
+            continue
+        judged = [
+            (keyword["confidence"], is_known(keyword, labels))
+            for keyword in rankings[query]
+            if "confidence" in keyword
+            and (is_known(keyword, labels) or identity(keyword["text"]) != identity(query))
+        ]
+        confidences.append(np.array([sure for sure, _ in judged], np.float64))
+        relevant.append(np.array([hit for _, hit in judged], bool))
+    return reliability(confidences, relevant) if any(map(len, confidences)) else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
     """How far two bundles give the same keywords, averaged over all queries.
@@ -246,6 +272,7 @@ class Comparison:
     agreement: Agreement
     judged: int  # queries with known labels
     quality: Mapping[str, PairedTest]
+    reliability: tuple[Reliability | None, Reliability | None]  # None: without confidences
     changed: Sequence[ChangedQuery]
 
 
@@ -269,6 +296,7 @@ def compare(
         agreement=_agreement(left, right, list(shares.values()), k=k),
         judged=judged,
         quality={name: paired_test(ours[name], theirs[name]) for name in ours} if judged else {},
+        reliability=(reliability_of(left, known), reliability_of(right, known)),
         changed=[
             ChangedQuery(
                 query=query,

@@ -17,6 +17,7 @@ from service.comparison.comparison import (
     is_known,
     rank_changes,
 )
+from service.core.prediction.reliability import PRECISIONS, Reliability
 
 CHANCE = 0.05  # a difference with a smaller p counts as significant
 
@@ -30,6 +31,7 @@ def page(comparison: Comparison) -> str:
         f" {comparison.agreement.queries:,} queries.</p>",
         *_agreement(comparison.agreement),
         *_quality(comparison),
+        *_reliability(comparison),
         *_changed(comparison),
     ]
     template = resources.files("service.comparison").joinpath("page.html").read_text("utf-8")
@@ -47,6 +49,12 @@ def summary(comparison: Comparison) -> Iterator[str]:
             f"{metric}: A {test.left:.2%}, B {test.right:.2%}, difference {_points(test)} points,"
             f" p = {test.p:.4f}; B wins {test.wins:,}, loses {test.losses:,}: {verdict(test)}"
         )
+    for side, found in zip("AB", comparison.reliability, strict=True):
+        if found is not None:
+            yield (
+                f"confidences of {side}: calibration error {found.error:.1f} points; answered"
+                f" with a precision of first keywords: {_answered(found)}"
+            )
     if not comparison.quality:
         yield "quality: no labels are known; name their columns by --label"
 
@@ -106,6 +114,48 @@ def _quality(comparison: Comparison) -> Iterator[str]:
             for metric, test in comparison.quality.items()
         ),
     )
+
+
+def _reliability(comparison: Comparison) -> Iterator[str]:
+    """Yield a table of confidences, if a side has them."""
+    sides = [
+        (side, found)
+        for side, found in zip("AB", comparison.reliability, strict=True)
+        if found is not None
+    ]
+    if not sides:
+        return
+    yield "<h2>How far confidences can be believed</h2>"
+    yield (
+        "<p>Keywords of queries with known labels, by their confidence: its mean, and the share"
+        " that is a known label. The calibration error is the mean gap between both, in points."
+        " The last rows say how many queries can be answered, if the surest are answered first,"
+        " so that this share of first keywords is a known label.</p>"
+    )
+    names = (f"{side} {figure}" for side, _ in sides for figure in ("keywords", "mean", "known"))
+    by_tenth = [{one.low: one for one in found.bins} for _, found in sides]
+    rows: list[tuple[str, ...]] = []
+    for low in sorted({low for bins in by_tenth for low in bins}):
+        cells = [f"from {low:.1f}"]
+        for bins in by_tenth:
+            one = bins.get(low)
+            cells += (
+                ("", "", "")
+                if one is None
+                else (f"{one.keywords:,}", f"{one.confidence:.1%}", f"{one.relevant:.1%}")
+            )
+        rows.append(tuple(cells))
+    yield from _table(("", *names), rows)
+    facts = [("calibration error", *(f"{found.error:.1f}" for _, found in sides))]
+    facts += [
+        (f"answered at {goal} %", *(f"{found.answered[goal]:.1f} %" for _, found in sides))
+        for goal in PRECISIONS
+    ]
+    yield from _table(("", *(side for side, _ in sides)), facts)
+
+
+def _answered(found: Reliability) -> str:
+    return ", ".join(f"{share:.1f} % at {goal} %" for goal, share in found.answered.items())
 
 
 def _changed(comparison: Comparison) -> Iterator[str]:

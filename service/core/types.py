@@ -61,6 +61,7 @@ class PredictOptions:
     diversity: float = (
         0.0  # 0: by score alone; at 1, each next keyword is the one least like others
     )
+    min_confidence: float = 0.0  # keywords of less confidence are left out
     words: float | None = None  # what shared words add to cosines of trained rows; None: no words
 
 
@@ -104,7 +105,8 @@ class Keyword:
     """A predicted label. `novel` labels were not in the bundle's training data.
 
     `score` is the sum of its votes (Eq. 7). After reranking, `score` is the probability that the
-    label is relevant, and `votes` is the sum. Without reranking, `votes` is None.
+    label is relevant, and `votes` is the sum. Without reranking, `votes` is None. `confidence` is
+    the calibrated probability that it is relevant, or None if the bundle has none.
     """
 
     id: str
@@ -112,6 +114,7 @@ class Keyword:
     score: float
     novel: bool
     match: MatchType = "broad"
+    confidence: float | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     evidence: tuple[Evidence, ...] = ()
     votes: float | None = None

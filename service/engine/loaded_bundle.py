@@ -24,6 +24,7 @@ from service.core.label_log import LabelLog
 from service.core.label_log.maintenance import explained
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.prediction.confidence import open_confidence
 from service.core.prediction.predictor import Predictor, QueryCache
 from service.core.prediction.reranking.reranker import open_reranker
 from service.core.replay import held_version, replayed
@@ -232,6 +233,7 @@ def load_bundle(
             tau=facts.predictor.tau,
             cache=cache,
             reranker=open_reranker(bundle),
+            confidence=open_confidence(facts),
         ),
         memory=KnowledgeMemory(
             bundle,

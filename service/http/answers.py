@@ -63,6 +63,16 @@ class KeywordAnswer(TypedDict):
             " order; `broad`: any other. Case, accents, punctuation and spaces do not count."
         ),
     ]
+    confidence: NotRequired[
+        Annotated[
+            float,
+            doc(
+                "The probability that the keyword is relevant, calibrated on held-out queries with"
+                " the bundle's own `depth` and `memorization`; of bundles that have it. By score,"
+                " it never rises from one keyword to the next."
+            ),
+        ]
+    ]
     votes: NotRequired[Annotated[float, doc("Their sum, after a second ranking.")]]
     metadata: NotRequired[Metadata]
     evidence: NotRequired[Annotated[list[EvidenceAnswer], doc("Sorted by weight, largest first.")]]

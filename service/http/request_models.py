@@ -136,6 +136,13 @@ class PredictBody(StrictModel):
         " however they are spaced), `phrase` (all of the keyword's words are in the query, in"
         " order), `broad` (any other). Default: all.",
     )
+    min_confidence: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Leave out keywords whose `confidence` is lower; a result may then have none."
+        " For a bundle with confidences alone.",
+    )
     diversity: float = Field(
         0.0,
         ge=0,

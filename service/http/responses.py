@@ -251,6 +251,8 @@ def _keyword(keyword: Keyword, explain: bool, rows: dict[int, EvidenceAnswer]) -
         "novel": keyword.novel,
         "match": keyword.match,
     }
+    if keyword.confidence is not None:
+        document["confidence"] = keyword.confidence
     if explain:
         if keyword.votes is not None:
             document["votes"] = keyword.votes

@@ -34,6 +34,7 @@ CONTRACT = {
     "keymatch_rejected_total": {"reason"},
     "keymatch_dropped_log_lines_total": set(),
     "keymatch_corrected_queries_total": set(),
+    "keymatch_unanswered_queries_total": set(),
     "keymatch_build_info": {"version", "bundle"},
 }
 

@@ -93,7 +93,8 @@ def test_predict_documents_its_limits(openapi: dict[str, Any]) -> None:
     fields = schema["properties"]
     assert fields.keys() == {
         "queries", "top_k", "memorization", "depth", "explain", "min_version", "deadline_ms",
-        "items", "rerank", "spelling", "match", "diversity",
+        "items", "rerank", "spelling", "match", "min_confidence",
+            "diversity",
     }  # fmt: skip
     assert (fields["queries"]["minItems"], fields["queries"]["maxItems"]) == (1, 256)
     query = fields["queries"]["items"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,8 +19,9 @@ from service.core.bundle.bundle import open_bundle
 from service.core.encoding.encoder import OnnxEncoder
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_unwritable, write_file
+from service.core.prediction.confidence import open_confidence
 from service.core.prediction.predictor import Predictor
-from service.core.types import Spelling
+from service.core.types import ScoreKind, Spelling
 from training.checkpoints.choices import Choices
 from training.checkpoints.label_keys import LABEL_KEYS
 from training.checkpoints.run_json import BEST, metadata_of_run, read_run_on
@@ -32,6 +33,7 @@ from training.datasets.metadata_texts import with_metadata
 from training.datasets.pair_weights import Relevance
 from training.evaluation import posted_labels, results
 from training.evaluation.answers import Answers, drawn_rows, read_untrained, write_untrained
+from training.evaluation.confidence import ConfidenceMeasure, ConfidenceRow
 from training.evaluation.evaluation import Evaluation, EvaluationRow, Items, open_evaluation
 from training.evaluation.examples import Examples, examples_of, write_examples
 from training.evaluation.noise import KINDS, NoiseMeasure, NoiseRow
@@ -374,11 +376,15 @@ def _score_bundle(
             spelling=of_bundle.spelling,
         )
         rows = list(replace(evaluation, weighted=weighted).rows(chosen))
-        noise = list(_noise(evaluation, seed=seed)) if of_bundle.noise else []
+        asking = _Asking.of(evaluation, seed=seed)
+        confidence = asking.confidence() if items == "predicted" else None
+        noise = list(asking.noise()) if of_bundle.noise else []
     reranked = evaluation.reranker is not None
     console.print(_table(rows, dataset, exact=exact, items=items, reranked=reranked))
     if weighted and not weights_differ(dataset.test.labels_of):
         console.print(ALL_ALIKE, soft_wrap=True)
+    if confidence is not None:
+        console.print(_confidence_table(confidence, seed=seed))
     if noise:
         console.print(_noise_table(noise, seed=seed))
     if json is not None:
@@ -391,9 +397,12 @@ def _score_bundle(
             "propensity": {"a": dataset.propensity.a, "b": dataset.propensity.b},
             "rows": [vars(row) for row in rows],
         }
+        if confidence is not None:
+            document |= {"seed": seed, "confidence": asdict(confidence)}
         if noise:
             document |= {"seed": seed, "noise": [vars(row) for row in noise]}
-        write_file(json, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+        form = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
+        write_file(json, orjson.dumps(document, option=form) + b"\n")
 
 
 def _table(
@@ -417,26 +426,84 @@ def _table(
     return table
 
 
-def _noise(evaluation: Evaluation, *, seed: int) -> Iterator[NoiseRow]:
-    bundle = evaluation.view.bundle
-    encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
-    predictor = Predictor(encoder, tau=evaluation.tau, reranker=evaluation.reranker)
-    options = evaluation.options
-    of_test_rows = NoiseMeasure(
-        predictor=predictor,
-        view=evaluation.view,
-        dataset=evaluation.dataset,
-        options=options,
-        seed=seed,
+@dataclass(frozen=True, kw_only=True)
+class _Asking:
+    """Asks a bundle's memory as the service does, beside the evaluation of all test rows."""
+
+    evaluation: Evaluation
+    encoder: OnnxEncoder
+    predictor: Predictor
+    seed: int
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, *, seed: int) -> _Asking:
+        bundle = evaluation.view.bundle
+        encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
+        predictor = Predictor(
+            encoder,
+            tau=evaluation.tau,
+            reranker=evaluation.reranker,
+            confidence=open_confidence(bundle.manifest),
+        )
+        return cls(evaluation=evaluation, encoder=encoder, predictor=predictor, seed=seed)
+
+    def confidence(self) -> ConfidenceRow | None:
+        """Measure the confidences of a bundle that has them."""
+        of_rows = self.evaluation
+        kind: ScoreKind = "probability" if of_rows.options.candidates else "votes"
+        if kind not in (of_rows.view.bundle.manifest.confidence or {}):
+            return None
+        of_rows.report("ask for confidences", 0, 1)
+        row = ConfidenceMeasure(
+            predictor=self.predictor,
+            view=of_rows.view,
+            dataset=of_rows.dataset,
+            options=of_rows.options,
+            seed=self.seed,
+        ).row()
+        of_rows.report("ask for confidences", 1, 1)
+        return row
+
+    def noise(self) -> Iterator[NoiseRow]:
+        """Measure each kind of noise, then posted labels."""
+        of_rows = self.evaluation
+        of_test_rows = NoiseMeasure(
+            predictor=self.predictor,
+            view=of_rows.view,
+            dataset=of_rows.dataset,
+            options=of_rows.options,
+            seed=self.seed,
+        )
+        of_posted_labels = PostedMeasure(
+            predictor=self.predictor,
+            encoder=self.encoder,
+            bundle=of_rows.view.bundle,
+            options=of_rows.options,
+            seed=self.seed,
+        )
+        kinds = len(KINDS) + len(posted_labels.KINDS)
+        measured = chain(of_test_rows.rows(), of_posted_labels.rows())
+        for done, row in enumerate(measured, start=1):
+            of_rows.report("ask with noise", done, kinds)
+            yield row
+
+
+def _confidence_table(row: ConfidenceRow, *, seed: int) -> Table:
+    found = row.reliability
+    answered = ", ".join(f"{share:.1f} % at {goal} %" for goal, share in found.answered.items())
+    table = Table(
+        title=f"Confidences, {found.queries:,} test rows, seed {seed}",
+        caption=f"calibration error {found.error:.1f} points, of first keywords"
+        f" {found.first_error:.1f}; answered with a precision of first keywords: {answered};"
+        f" from {found.threshold:.2f} on, 95 % of right first keywords stay, and"
+        f" {row.nonsense_empty:.1f} % of nonsense gets no keyword",
     )
-    of_posted_labels = PostedMeasure(
-        predictor=predictor, encoder=encoder, bundle=bundle, options=options, seed=seed
-    )
-    kinds = len(KINDS) + len(posted_labels.KINDS)
-    measured = chain(of_test_rows.rows(), of_posted_labels.rows())
-    for done, row in enumerate(measured, start=1):
-        evaluation.report("ask with noise", done, kinds)
-        yield row
+    for name in ("confidence", "keywords", "mean", "relevant"):
+        table.add_column(name, justify="right")
+    for one in found.bins:
+        means = (f"{100 * one.confidence:.1f} %", f"{100 * one.relevant:.1f} %")
+        table.add_row(f"from {one.low:.1f}", f"{one.keywords:,}", *means)
+    return table
 
 
 def _noise_table(rows: Sequence[NoiseRow], *, seed: int) -> Table:

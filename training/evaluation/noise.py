@@ -47,6 +47,20 @@ def with_typo(query: str, chance: Random) -> str | None:
     return _in_word(query, chance, _edited)
 
 
+def nonsense(query: str, chance: Random) -> str:
+    """Return a text that means nothing: a query of shuffled or random letters, or a code."""
+
+    def random_letters(count: int) -> str:
+        return "".join(chance.choices(LETTERS, k=count))
+
+    kind = chance.randrange(3)
+    if kind == 0:
+        return " ".join("".join(chance.sample(word, len(word))) for word in query.split()[:3])
+    if kind == 1:
+        return " ".join(random_letters(chance.randint(4, 10)) for _ in range(chance.randint(1, 3)))
+    return f"{random_letters(2)}-{chance.randrange(1_000, 10_000)}"
+
+
 def _two_typos(query: str, chance: Random) -> str | None:
     once = with_typo(query, chance)
     return None if once is None else with_typo(once, chance)

@@ -22,6 +22,7 @@ from service.core.bundle.bundle import Bundle
 from service.core.changes import PutLabel
 from service.core.encoding.encoder import Encoder
 from service.core.encoding.representer import open_representer
+from service.core.files.text_store import TextStore
 from service.core.lexical.words import words_of
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
@@ -40,6 +41,45 @@ _FORMS: Sequence[Callable[[str], str]] = (
 )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PostedLabels:
+    """Labels as they were drawn, and a bundle's memory after they were posted."""
+
+    view: View
+    bases: Sequence[str]  # the words of each label, without its code
+    codes: Sequence[str]
+
+    @classmethod
+    def of(cls, bundle: Bundle, encoder: Encoder, *, count: int, chance: Random) -> PostedLabels:
+        """Draw at most `count` labels, and post them; their ids are `posted_id` of their places."""
+        bases, codes = _drawn(bundle.label_texts, count, chance)
+        representer, changes = open_representer(encoder, bundle), []
+        for place, text in enumerate(map(_text, bases, codes)):
+            [encoded] = representer.encode([[(Role.LABEL, text)]])
+            label = NewLabel(id=posted_id(place), text=text)
+            changes.append(PutLabel(sequence=place + 1, label=label, vectors=encoded.rows))
+        view = KnowledgeMemory(bundle).apply(changes)
+        return cls(view=view, bases=bases, codes=codes)
+
+    @property
+    def texts(self) -> list[str]:
+        """The labels' texts."""
+        return list(map(_text, self.bases, self.codes))
+
+    def typed_codes(self, chance: Random) -> list[str]:
+        """Return each label's code in one of the forms in which people type it."""
+        return [chance.choice(_FORMS)(code) for code in self.codes]
+
+    def rare_words(self) -> list[str]:
+        """Return the two words of each label, without its code, that fewest rows have."""
+        return [_rarest(self.view, base) for base in self.bases]
+
+
+def posted_id(place: int) -> str:
+    """Return the id of the label that was posted as number `place`, from 0."""
+    return f"posted label {place}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class PostedMeasure:
     """Posts labels to a bundle's memory, drawn by `seed`, and asks for each."""
@@ -53,37 +93,14 @@ class PostedMeasure:
     def rows(self) -> Iterator[NoiseRow]:
         """Measure each kind; a row's `clean` is the P@1 of the labels' whole texts."""
         chance = Random(f"posted {self.seed}")
-        bases, codes = self._drawn(chance)
-        texts = [f"{base} {code}" for base, code in zip(bases, codes, strict=True)]
-        view = self._posted(texts)
-        clean = self._found(view, texts)
+        posted = PostedLabels.of(self.bundle, self.encoder, count=LABELS, chance=chance)
+        clean = self._found(posted.view, posted.texts)
         for kind, queries in (
-            ("code", [chance.choice(_FORMS)(code) for code in codes]),
-            ("rare words", [_rarest(view, base) for base in bases]),
+            ("code", posted.typed_codes(chance)),
+            ("rare words", posted.rare_words()),
         ):
-            noisy = self._found(view, queries)
-            yield NoiseRow(kind=kind, rows=len(texts), clean=clean, noisy=noisy)
-
-    def _drawn(self, chance: Random) -> tuple[list[str], list[str]]:
-        """Return the words and the codes of the labels; no two are equal."""
-        known, bases, codes = self.bundle.label_texts, dict[str, None](), dict[str, None]()
-        pairs = min(LABELS, len(known) * (len(known) - 1) // 2)
-        while len(bases) < pairs:
-            one, other = chance.sample(range(len(known)), 2)
-            bases[f"{known[min(one, other)]} {known[max(one, other)]}"] = None
-        while len(codes) < len(bases):
-            letters = "".join(chance.choices(ascii_uppercase, k=2))
-            codes[f"{letters}-{chance.randrange(1_000, 10_000)}"] = None
-        return list(bases), list(codes)
-
-    def _posted(self, texts: Sequence[str]) -> View:
-        """Return the bundle's memory after the labels were posted; their ids are their places."""
-        representer, changes = open_representer(self.encoder, self.bundle), []
-        for place, text in enumerate(texts):
-            [encoded] = representer.encode([[(Role.LABEL, text)]])
-            label = NewLabel(id=_id(place), text=text)
-            changes.append(PutLabel(sequence=place + 1, label=label, vectors=encoded.rows))
-        return KnowledgeMemory(self.bundle).apply(changes)
+            noisy = self._found(posted.view, queries)
+            yield NoiseRow(kind=kind, rows=len(queries), clean=clean, noisy=noisy)
 
     def _found(self, view: View, queries: Sequence[str]) -> float:
         """Return the P@1 in percent of queries, one for each posted label."""
@@ -91,12 +108,25 @@ class PostedMeasure:
         hits = []
         for place, query in enumerate(queries):
             [answer] = self.predictor.predict(view, [query], options).predictions
-            hits.append([keyword.id for keyword in answer.keywords] == [_id(place)])
+            hits.append([keyword.id for keyword in answer.keywords] == [posted_id(place)])
         return float(100 * np.mean(hits)) if hits else 0.0
 
 
-def _id(place: int) -> str:
-    return f"posted label {place}"
+def _drawn(known: TextStore, count: int, chance: Random) -> tuple[list[str], list[str]]:
+    """Return the words and the codes of labels; no two are equal."""
+    bases, codes = dict[str, None](), dict[str, None]()
+    pairs = min(count, len(known) * (len(known) - 1) // 2)
+    while len(bases) < pairs:
+        one, other = chance.sample(range(len(known)), 2)
+        bases[f"{known[min(one, other)]} {known[max(one, other)]}"] = None
+    while len(codes) < len(bases):
+        letters = "".join(chance.choices(ascii_uppercase, k=2))
+        codes[f"{letters}-{chance.randrange(1_000, 10_000)}"] = None
+    return list(bases), list(codes)
+
+
+def _text(base: str, code: str) -> str:
+    return f"{base} {code}"
 
 
 def _rarest(view: View, text: str) -> str:

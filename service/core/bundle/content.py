@@ -30,6 +30,7 @@ from service.core.bundle.bundle import (
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.item_files import ItemFiles
 from service.core.bundle.manifest import (
+    ConfidenceFacts,
     EncoderFacts,
     IndexFacts,
     LearnedFacts,
@@ -48,7 +49,7 @@ from service.core.index.frozen_segment import (
 )
 from service.core.index.libraries import IndexParameters
 from service.core.index.protocol import Progress, RowFilter, Segment
-from service.core.types import Floats, Halves, Indices, Rows, Spelling
+from service.core.types import Floats, Halves, Indices, Rows, ScoreKind, Spelling
 
 _RECORDED_LIBRARIES = (
     "keymatch numpy onnxruntime onnxruntime-gpu faiss-cpu faiss-gpu hnswlib torch".split()
@@ -90,6 +91,7 @@ class BundleContent:
     learned: LearnedFacts | None = None
     reranker: RerankerFiles | None = None
     spelling: Spelling = "off"
+    confidence: dict[ScoreKind, ConfidenceFacts] | None = None
 
     @property
     def row_filter(self) -> RowFilter:
@@ -138,6 +140,7 @@ class BundleContent:
             learned=facts.learned,
             reranker=bundle.reranker,
             spelling=facts.spelling,
+            confidence=facts.confidence,
         )
 
 
@@ -272,6 +275,7 @@ def _describe(content: BundleContent, folder: Path, index: IndexFacts) -> Manife
         learned=content.learned,
         reranker=None if content.reranker is None else content.reranker.facts,
         spelling=content.spelling,
+        confidence=content.confidence,
     )
 
 

@@ -222,6 +222,22 @@ class RerankerFacts:
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
+class ConfidenceFacts:
+    """A network that turns features of a query's labels into confidences, for one kind of score.
+
+    `features` [F] are read as deviations from `means` [F], in units of `scales` [F]. `hidden`
+    [H, F + 1] and `output` [H + 1] are weights; the last of each row is added. See
+    `prediction.confidence`.
+    """
+
+    features: list[ranges.Text]
+    means: list[ranges.Finite]
+    scales: list[ranges.Scale]
+    hidden: list[list[ranges.Finite]]
+    output: list[ranges.Finite]
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class LearnedFacts:
     """The part of a label log that the training data already contains: up to `version` of `log`.
 
@@ -255,6 +271,7 @@ class Manifest:
     learned: LearnedFacts | None = None  # None: the training data do not come from a label log
     reranker: RerankerFacts | None = None  # None: only the memory ranks labels
     spelling: Spelling = "off"  # the default; a snapshot keeps its bundle's
+    confidence: dict[ScoreKind, ConfidenceFacts] | None = None  # None: not fitted
 
     @property
     def score_kind(self) -> ScoreKind:
@@ -272,11 +289,14 @@ class Manifest:
         """Return `base` with the requested options; None stands for the bundle's default.
 
         A bundle with a reranker uses it by default. Raises `NotInBundle` if the request asks for
-        reranking and the bundle has no reranker.
+        reranking or for a least confidence, and the bundle has none.
         """
         if rerank and self.reranker is None:
             raise NotInBundle("second ranking", field="rerank")
         candidates = 0 if self.reranker is None or rerank is False else self.reranker.candidates
+        kind: ScoreKind = "probability" if candidates else "votes"
+        if base.min_confidence and kind not in (self.confidence or {}):
+            raise NotInBundle("confidence", field="min_confidence")
         corrects = (spelling or self.spelling) == "auto"
         of_bundle = replace(base, candidates=candidates, spelling=corrects)
         return self.predictor.options(of_bundle, **requested)

@@ -25,6 +25,7 @@ from service.core.lexical.hybrid import Match
 from service.core.lexical.spelling import readings
 from service.core.lexical.words import TypedQuery
 from service.core.memory.view import View
+from service.core.prediction.confidence import Confidence, features_of
 from service.core.prediction.diversity import maximal_marginal_relevance
 from service.core.prediction.ranking import Ranker, Ranking, open_ranker
 from service.core.prediction.reranking.reranker import Reranker
@@ -42,6 +43,7 @@ from service.core.types import (
     Role,
     RowKind,
     Rows,
+    ScoreKind,
 )
 
 EVIDENCE_ROWS = 10  # the most rows that explain one keyword
@@ -160,17 +162,18 @@ class Predictor:
         cache: QueryCache | None = None,
         ranker: Ranker | None = None,
         reranker: Reranker | None = None,
+        confidence: Mapping[ScoreKind, Confidence] | None = None,
     ) -> None:
         """Predict at temperature `tau`; `cache` keeps the vectors of recent queries.
 
         `ranker` counts the votes of retrieved keys. By default it is the compiled code, if that was
-        built. `reranker` is the bundle's, if it has one.
+        built. `reranker` and `confidence`, by kind of score, are the bundle's, if it has them.
         """
         self._encoder = encoder
         self._tau = tau
         self._cache = cache or QueryCache(0)
         self._ranker = ranker or open_ranker()
-        self._reranker = reranker
+        self._reranker, self._confidence = reranker, confidence or {}
 
     def predict(self, view: View, queries: Sequence[str], options: PredictOptions) -> Answer:
         """Answer `queries` from `view`, with texts and, on request, evidence."""
@@ -306,13 +309,36 @@ class Predictor:
     ) -> Iterator[Ranking]:
         """Yield the best labels of each query, ranked by votes, or by the reranker if requested.
 
-        With `diversity`, labels that are like better ones come later.
+        Those of less than `min_confidence` are left out. With `diversity`, labels that are like
+        better ones come later.
         """
         if options.diversity:
             most = replace(options, top_k=max(options.top_k, MOST_DIVERSE), diversity=0.0)
             for ranking in self.rank(view, searched, most, watch):
                 yield _diverse(view, ranking, options)
             return
+        ranked = self._reranked(view, searched, options, watch)
+        for reading, ranking in zip(searched.readings, ranked, strict=True):
+            yield self._confident(view, reading, ranking, options)
+
+    def _confident(
+        self, view: View, reading: Reading, ranking: Ranking, options: PredictOptions
+    ) -> Ranking:
+        """Return a ranking with confidences, if the bundle has them, of those that are enough."""
+        confidence = self._confidence.get(ranking.score_kind)
+        if confidence is None or not ranking.columns:
+            return ranking
+        features = features_of(view, reading, ranking)
+        confidences = confidence.of(features)
+        ranking = replace(ranking, confidences=confidences.tolist())
+        if not options.min_confidence:
+            return ranking
+        count = np.count_nonzero(confidences >= options.min_confidence)  # they never rise
+        return ranking.only(range(count))
+
+    def _reranked(
+        self, view: View, searched: Searched, options: PredictOptions, watch: Stopwatch
+    ) -> Iterator[Ranking]:
         top_k, reranker = options.top_k, self._reranker
         if reranker is None or not options.candidates:
             yield from self._vote(view, searched, options)
@@ -349,8 +375,9 @@ class Predictor:
             explanations = evidence(view, ranking, view.matches(reading.text, kind, options.words))
         keywords = []
         all_votes: Iterable[float | None] = ranking.votes or repeat(None)
-        for column, score, votes, explanation in zip(
-            ranking.columns, ranking.scores, all_votes, explanations, strict=False
+        confidences: Iterable[float | None] = ranking.confidences or repeat(None)
+        for column, score, votes, confidence, explanation in zip(
+            ranking.columns, ranking.scores, all_votes, confidences, explanations, strict=False
         ):
             label_id, text, novel, metadata = view.labels.shown_at(column)
             keywords.append(
@@ -360,6 +387,7 @@ class Predictor:
                     score=score,
                     novel=novel,
                     match=query.match(text),
+                    confidence=confidence,
                     metadata=metadata,
                     evidence=explanation,
                     votes=votes,

@@ -50,6 +50,8 @@ class Ranking:
     `columns` [k] of V and `scores` [k] are plain numbers, because there are few. `rows` [b],
     `similarities` [b] and `weights` [b] (after Eq. 4) describe the keys that voted. Scores are sums
     of votes (Eq. 7). After reranking, scores are probabilities, and `votes` [k] are the sums.
+    `places` [k] are the labels' places by score, from 0, before some were left out, and
+    `best_score` was the first one's. `confidences` [k] are None if the bundle has none.
     """
 
     columns: Sequence[int]
@@ -57,7 +59,10 @@ class Ranking:
     rows: Rows
     similarities: Floats
     weights: Doubles
+    places: Sequence[int]
+    best_score: float
     votes: Sequence[float] | None = None
+    confidences: Sequence[float] | None = None
 
     @property
     def score_kind(self) -> ScoreKind:
@@ -66,12 +71,14 @@ class Ranking:
 
     def only(self, places: Sequence[int]) -> Ranking:
         """Return the labels at some places, in this order."""
-        votes = self.votes
+        votes, confidences = self.votes, self.confidences
         return replace(
             self,
             columns=[self.columns[place] for place in places],
             scores=[self.scores[place] for place in places],
+            places=[self.places[place] for place in places],
             votes=None if votes is None else [votes[place] for place in places],
+            confidences=None if confidences is None else [confidences[one] for one in places],
         )
 
 
@@ -114,6 +121,8 @@ class NumpyRanker:
             rows=rows,
             similarities=similarities,
             weights=weights,
+            places=range(len(best_scores)),
+            best_score=max(best_scores, default=0.0),
         )
 
 
@@ -210,6 +219,8 @@ class CompiledRanker:
             rows=rows,
             similarities=similarities,
             weights=np.frombuffer(memoryview(weights), np.float64),
+            places=range(len(best_scores)),
+            best_score=max(best_scores, default=0.0),
         )
 
     def _values(self, bundle: Bundle) -> _BundleValues:

@@ -302,7 +302,7 @@ def _search(
         items, start = explained_items(view, fused, options), 0
         for task in tasks:
             own = slice(start, start := start + len(task))
-            results.append(_results(task, searched.part(own), items, watch))
+            results.append(_results(task, searched.part(own), items, watch, telemetry))
     telemetry.observe_stages(watch.seconds)
     telemetry.corrected_queries.inc(sum(bool(read.corrections) for read in searched.readings))
     outcomes: list[Outcome] = []
@@ -322,7 +322,11 @@ def _search(
 
 
 def _results(
-    task: QueryTask, searched: Searched, items: Sequence[AttendedItems], watch: Stopwatch
+    task: QueryTask,
+    searched: Searched,
+    items: Sequence[AttendedItems],
+    watch: Stopwatch,
+    telemetry: Telemetry,
 ) -> Results | KeymatchError:
     """Score a task unless it has expired; serialize the results if its request asks for that."""
     request, predictor = task.request, task.request.loaded.predictor
@@ -331,6 +335,7 @@ def _results(
         return error
     try:
         predictions = predictor.predictions(task.view, searched, request.options, items, watch)
+        telemetry.unanswered_queries.inc(sum(not one.keywords for one in predictions))
         if request.serialize is None:
             return predictions, ()
         return (), tuple(map(request.serialize, predictions))

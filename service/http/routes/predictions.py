@@ -75,6 +75,7 @@ class PredictRoutes(Routes):
             explain=body.explain,
             items=items,
             match=match,
+            min_confidence=body.min_confidence,
             diversity=body.diversity,
         )
 

@@ -97,7 +97,12 @@ class Reranker:
         columns, best = in_order(first.columns, scores.tolist(), labels=view.labels, top_k=top_k)
         votes = dict(zip(first.columns, first.scores, strict=True))
         return replace(
-            first, columns=columns, scores=best, votes=[votes[column] for column in columns]
+            first,
+            columns=columns,
+            scores=best,
+            places=range(len(best)),
+            best_score=max(best, default=0.0),
+            votes=[votes[column] for column in columns],
         )
 
     def scores(self, ranked: Candidates, labels: CandidateLabels) -> Doubles:

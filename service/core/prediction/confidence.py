@@ -1,0 +1,90 @@
+"""The confidence of a keyword: the calibrated probability that it is relevant.
+
+Votes are shares, so their sum says little across queries: nonsense gets ten keywords, too. A small
+network reads how the votes and the similarities of a query lie, and returns a probability. It is
+fitted when the bundle is made, on rows that the encoder has not trained on (`export.bundle`).
+
+Shapes: k ranked labels of one query, F features, H hidden units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from service.core.bundle.manifest import ConfidenceFacts, Manifest
+from service.core.errors import BundleUnsupported
+from service.core.lexical.words import words_of
+from service.core.memory.view import View
+from service.core.prediction.ranking import Ranking
+from service.core.text_identity import identity
+from service.core.types import Doubles, Reading, ScoreKind
+
+FEATURES: tuple[str, ...] = (
+    "score, share of best, log",
+    "best score, log",
+    "rank, log",
+    "best similarity",
+    "best similarity above the 10th",
+    "10th similarity above the 50th",
+    "known words, share",
+    "words, log",
+    "text is the query",
+)
+_LEAST_SCORE = 1e-6
+_MOST_LOGIT = 30.0
+FARTHEST = 4.0  # standard deviations of a feature; beyond them nothing was seen in fitting
+
+
+def features_of(view: View, reading: Reading, ranking: Ranking) -> Doubles:
+    """Return the values of `FEATURES` for each label of a ranking, [k, F].
+
+    Words count as they were typed; a label's text is compared with what was searched.
+    """
+    scores = np.maximum(np.array(ranking.scores, np.float64), _LEAST_SCORE)
+    features = np.empty((len(scores), len(FEATURES)))
+    if not len(scores):
+        return features
+    best = max(ranking.best_score, _LEAST_SCORE)
+    similarities, last = ranking.similarities, len(ranking.similarities) - 1
+    first, tenth, fiftieth = (float(similarities[min(place, last)]) for place in (0, 9, 49))
+    words = words_of(reading.query)
+    known = sum(map(view.lexicon.knows, words)) / max(1, len(words))
+    searched = identity(reading.text)
+    features[:, 0] = np.log(scores / best)
+    features[:, 1] = np.log(best)
+    features[:, 2] = np.log1p(ranking.places)
+    features[:, 3:8] = (first, first - tenth, tenth - fiftieth, known, np.log1p(len(words)))
+    features[:, 8] = [
+        identity(view.labels.text_at(column)) == searched for column in ranking.columns
+    ]
+    return features
+
+
+class Confidence:
+    """A fitted network of one hidden layer: p = sigmoid(v tanh(W z + a) + b)."""
+
+    def __init__(self, facts: ConfidenceFacts) -> None:
+        """Take the numbers of a manifest; raises `BundleUnsupported` if they do not fit."""
+        hidden, output = np.array(facts.hidden, np.float64), np.array(facts.output, np.float64)
+        shapes = (len(output) - 1, len(FEATURES) + 1)
+        if tuple(facts.features) != FEATURES or hidden.shape != shapes:
+            raise BundleUnsupported(
+                "confidences of this bundle were fitted by another version: export it again"
+            )
+        self._means, self._scales = np.array(facts.means), np.array(facts.scales)
+        self._hidden, self._offsets = np.ascontiguousarray(hidden[:, :-1].T), hidden[:, -1]
+        self._output, self._offset = output[:-1], output[-1]
+
+    def of(self, features: Doubles) -> Doubles:
+        """Return the confidence of each label [k], which never rises with the rank."""
+        z = np.clip((features - self._means) / self._scales, -FARTHEST, FARTHEST)
+        logits = np.tanh(z @ self._hidden + self._offsets) @ self._output + self._offset
+        found = 1.0 / (1.0 + np.exp(-np.clip(logits, -_MOST_LOGIT, _MOST_LOGIT)))
+        return np.minimum.accumulate(found)
+
+
+def open_confidence(facts: Manifest) -> Mapping[ScoreKind, Confidence]:
+    """Open the confidences of a bundle, by kind of score; raises as `Confidence`."""
+    return {kind: Confidence(of_kind) for kind, of_kind in (facts.confidence or {}).items()}
