@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from export.bundle.hidden_rows import HiddenRows
 from export.bundle.spelling import choose_spelling
-from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.bundle.bundle import open_bundle
 from service.core.prediction import predictor
 from service.core.types import Reading
 from tests.support.tiny.bundles import Catalogue, make_bundle
+from training.checkpoints.trained_texts import TrainedTexts
 from training.progress import say_nothing
 
 KINDS = ("trail", "winter", "summer", "mountain", "forest", "desert")
@@ -19,27 +21,29 @@ CATALOGUE = Catalogue(labels={noun: f"{noun}s" for noun in NOUNS}, instances=TEX
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return open_bundle(make_bundle(tmp_path_factory.mktemp("bundle") / "tiny", CATALOGUE))
+def hidden(tmp_path_factory: pytest.TempPathFactory) -> HiddenRows:
+    bundle = open_bundle(make_bundle(tmp_path_factory.mktemp("bundle") / "tiny", CATALOGUE))
+    return HiddenRows.of(bundle, TrainedTexts())
 
 
-def test_spelling_that_helps_is_the_default(bundle: Bundle) -> None:
+def test_spelling_that_helps_is_the_default(hidden: HiddenRows) -> None:
     said: list[tuple[str, int, int]] = []
-    chosen = choose_spelling(bundle, report=lambda *stage: said.append(stage))
+    chosen = choose_spelling(hidden, report=lambda *stage: said.append(stage))
     assert chosen.spelling == "auto"
     figures = chosen.metrics
     assert figures["spelling.typo_P@1_auto"] > figures["spelling.typo_P@1_off"]
     assert figures["spelling.P@1_auto"] == figures["spelling.P@1_off"]
-    assert replace(chosen, spelling="off", metrics=bundle.manifest.metrics) == bundle.manifest
+    facts = hidden.bundle.manifest
+    assert replace(chosen, spelling="off", metrics=facts.metrics) == facts
     assert said[-1] == ("measure spelling", len(TEXTS), len(TEXTS))
 
 
-def test_spelling_that_harms_is_not(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spelling_that_harms_is_not(hidden: HiddenRows, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(_lexicon: object, query: str) -> tuple[Reading, ...]:
         return (Reading(query=query, text="compass"),)
 
     monkeypatch.setattr(predictor, "readings", wrong)
-    chosen = choose_spelling(bundle, report=say_nothing)
+    chosen = choose_spelling(hidden, report=say_nothing)
     assert chosen.spelling == "off"
     assert chosen.metrics["spelling.P@1_auto"] < chosen.metrics["spelling.P@1_off"]
 
@@ -47,5 +51,5 @@ def test_spelling_that_harms_is_not(bundle: Bundle, monkeypatch: pytest.MonkeyPa
 def test_a_bundle_without_instances_corrects(tmp_path: Path) -> None:
     labels = Catalogue(labels=CATALOGUE.labels, instances={})
     bundle = open_bundle(make_bundle(tmp_path / "tiny", labels))
-    chosen = choose_spelling(bundle, report=say_nothing)
+    chosen = choose_spelling(HiddenRows.of(bundle, TrainedTexts()), report=say_nothing)
     assert (chosen.spelling, chosen.metrics) == ("auto", bundle.manifest.metrics)

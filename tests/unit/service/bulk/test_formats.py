@@ -15,7 +15,14 @@ from service.http.answers import KeywordAnswer, ResultAnswer
 
 SCORE = 0.1 + 0.2  # needs all of its digits
 KEYWORDS: list[KeywordAnswer] = [
-    {"id": "x", "text": "line\nfeed", "score": SCORE, "novel": True, "match": "exact"},
+    {
+        "id": "x",
+        "text": "line\nfeed",
+        "score": SCORE,
+        "novel": True,
+        "match": "exact",
+        "confidence": 0.75,
+    },
     {"id": "y", "text": "é", "score": 0.1, "novel": False, "match": "broad"},
 ]
 QUOTED, NONE = 'a "b", c', FileQuery(text="none")
@@ -58,11 +65,12 @@ def test_json_lines_are_results_of_http(tmp_path: Path) -> None:
 
 
 def test_csv_has_a_line_for_each_keyword(tmp_path: Path) -> None:
-    first = '"a ""b"", c",1,x,"line\nfeed",0.30000000000000004,true,probability,,exact\n'
-    second = '"a ""b"", c",2,y,é,0.1,false,probability,,broad\n'
-    part = f"3,{first}3,{second}4,,,,,,,,,\n5,none,,,,,,probability,meant,\n6,{first}6,{second}"
+    first = '"a ""b"", c",1,x,"line\nfeed",0.30000000000000004,true,probability,,exact,0.75\n'
+    second = '"a ""b"", c",2,y,é,0.1,false,probability,,broad,\n'
+    part = f"3,{first}3,{second}4,,,,,,,,,,\n5,none,,,,,,probability,meant,,\n6,{first}6,{second}"
     text = written(format_of(Path("o.csv"), explain=False), tmp_path).read_text()
-    assert text == f"row,query,rank,id,text,score,novel,score_kind,searched,match\n{part}{part}"
+    header = "row,query,rank,id,text,score,novel,score_kind,searched,match,confidence"
+    assert text == f"{header}\n{part}{part}"
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@sum", "\t=1", "\r=1"])
@@ -96,19 +104,20 @@ def test_formulas_are_escaped_if_asked(text: str) -> None:
     raw, escaped = text, f"'{text}"
     for given, expected in (({}, raw), ({"escape_formulas": True}, escaped)):
         assert cells(**given) == [
-            ["1", expected, "1", expected, expected, "-0.5", "false", "votes", expected, "exact"],
-            ["2", expected, "", "", "", "", "", "", "", ""],
-            ["3", "1=1", "", "", "", "", "", "votes", "", ""],
+            ["1", expected, "1", *[expected] * 2, "-0.5", "false", "votes", expected, "exact", ""],
+            ["2", expected, "", "", "", "", "", "", "", "", ""],
+            ["3", "1=1", "", "", "", "", "", "votes", "", "", ""],
         ]
 
 
 def test_parquet_has_a_row_for_each_query(tmp_path: Path) -> None:
     rows = parquet.read_table(written(format_of(Path("o.parquet"), explain=False), tmp_path))
+    result = {**RESULT, "keywords": [{"confidence": None, **keyword} for keyword in KEYWORDS]}
     assert rows.to_pylist()[4:] == [
-        {**RESULT, "problem": None, "searched": None},
+        {**result, "problem": None, "searched": None},
         {**dict.fromkeys(EMPTY), "query": "", "keywords": [], "problem": "the query is empty"},
         {**EMPTY, "problem": None},
-        {**RESULT, "problem": None, "searched": None},
+        {**result, "problem": None, "searched": None},
     ]
 
 

@@ -220,3 +220,27 @@ def test_unknown_quality_and_equal_answers_are_said() -> None:
     assert second == "overlap @1 100.0%, @5 100.0%; 1 queries unchanged"
     assert "difference +0.00 points, p = 1.0000; B wins 0, loses 0" in quality[0]
     assert quality[0].endswith(": may be chance")
+
+
+def test_confidences_are_compared_with_known_labels() -> None:
+    sure, other = keywords("a", "b", "rope"), keywords("a", "b")
+    for keyword, confidence in zip(sure, (0.95, 0.05, 0.05), strict=True):
+        keyword["confidence"] = confidence
+    rankings = {"rope": sure, "tent": sure}, {"rope": other, "tent": other}
+    comparison = compare(("A", "B"), *rankings, {"rope": ("a",), "tent": ()}, k=5)
+    found, none = comparison.reliability
+    assert none is None
+    assert found is not None
+    assert found.queries == 1  # the other one has no known label
+    assert [one.keywords for one in found.bins] == [1, 1]  # "rope" is the query itself
+    assert found.error == pytest.approx(5.0)
+    assert found.answered == {80: 100.0, 90: 100.0, 95: 100.0}
+    lines = list(summary(comparison))
+    assert lines[-1] == (
+        "confidences of A: calibration error 5.0 points; answered with a precision of first"
+        " keywords: 100.0 % at 80 %, 100.0 % at 90 %, 100.0 % at 95 %"
+    )
+    shown = page(comparison)
+    assert "How far confidences can be believed" in shown
+    assert "<th>A known</th>" in shown
+    assert "<th>B known</th>" not in shown

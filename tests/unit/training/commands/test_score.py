@@ -11,6 +11,7 @@ import pytest
 from service.core.types import Role
 from tests.support.commands import status_of
 from tests.support.tiny import export, training
+from tests.support.tiny.confidence import with_confidence
 from tests.support.tiny.training import RECIPE, tiny_dataset
 from training.__main__ import app
 from training.checkpoints.choices import read_choices, write_choices
@@ -245,6 +246,23 @@ def test_noise_is_measured_over_a_bundle(
         assert (row["rows"], row["clean"]) == (auto[kind]["rows"], auto[kind]["clean"])
         assert 0 <= row["noisy"] <= 100
     assert sum(row["noisy"] for row in auto.values()) >= sum(row["noisy"] for row in off.values())
+
+
+def test_confidences_are_measured_over_a_bundle(
+    tiny_bundle_folder: Path, tmp_path: Path, capsys: Said
+) -> None:
+    lf_xmc.write(export.tiny_dataset(), tmp_path / "data")
+    bundle = with_confidence(shutil.copytree(tiny_bundle_folder, tmp_path / "tiny"))
+    score = ("score", "--bundle", bundle, "--data", tmp_path / "data", "--json", tmp_path / "json")
+    assert status_of(app, *score) == 0
+    measured = orjson.loads((tmp_path / "json").read_bytes())["confidence"]
+    found, rows = measured["reliability"], len(export.tiny_dataset().test)
+    assert found["queries"] == rows
+    assert 0 < found["error"] < 100
+    assert sum(one["keywords"] for one in found["bins"]) > rows
+    assert list(found["answered"]) == ["80", "90", "95"]
+    assert 0 <= measured["nonsense_empty"] <= 100
+    assert "Confidences" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
