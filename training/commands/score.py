@@ -21,6 +21,7 @@ from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_unwritable, write_file
 from service.core.prediction.confidence import open_confidence
 from service.core.prediction.predictor import Predictor
+from service.core.prediction.reliability import KEPT
 from service.core.types import ScoreKind, Spelling
 from training.checkpoints.choices import Choices
 from training.checkpoints.label_keys import LABEL_KEYS
@@ -385,6 +386,7 @@ def _score_bundle(
         console.print(ALL_ALIKE, soft_wrap=True)
     if confidence is not None:
         console.print(_confidence_table(confidence, seed=seed))
+        console.print(*_confidence_lines(confidence), sep="\n", soft_wrap=True)
     if noise:
         console.print(_noise_table(noise, seed=seed))
     if json is not None:
@@ -490,20 +492,27 @@ class _Asking:
 
 def _confidence_table(row: ConfidenceRow, *, seed: int) -> Table:
     found = row.reliability
-    answered = ", ".join(f"{share:.1f} % at {goal} %" for goal, share in found.answered.items())
-    table = Table(
-        title=f"Confidences, {found.queries:,} test rows, seed {seed}",
-        caption=f"calibration error {found.error:.1f} points, of first keywords"
-        f" {found.first_error:.1f}; answered with a precision of first keywords: {answered};"
-        f" from {found.threshold:.2f} on, 95 % of right first keywords stay, and"
-        f" {row.nonsense_empty:.1f} % of nonsense gets no keyword",
-    )
+    table = Table(title=f"Confidences, {found.queries:,} test rows, seed {seed}")
     for name in ("confidence", "keywords", "mean", "relevant"):
         table.add_column(name, justify="right")
     for one in found.bins:
         means = (f"{100 * one.confidence:.1f} %", f"{100 * one.relevant:.1f} %")
         table.add_row(f"from {one.low:.1f}", f"{one.keywords:,}", *means)
     return table
+
+
+def _confidence_lines(row: ConfidenceRow) -> Iterator[str]:
+    """Say how far confidences can be believed, and what a threshold leaves."""
+    found = row.reliability
+    answered = ", ".join(f"{share:.1f} % at {goal} %" for goal, share in found.answered.items())
+    yield (
+        f"calibration error {found.error:.1f} points, of first keywords {found.first_error:.1f};"
+        f" answered with a precision of first keywords: {answered}"
+    )
+    yield (
+        f"min_confidence {found.threshold:.2f} keeps {KEPT} % of right first keywords, and gives"
+        f" {row.nonsense_empty:.1f} % of nonsense no keyword"
+    )
 
 
 def _noise_table(rows: Sequence[NoiseRow], *, seed: int) -> Table:
