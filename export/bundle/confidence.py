@@ -58,13 +58,10 @@ def fit_confidence(hidden: HiddenRows, *, report: Report) -> Manifest:
     kinds: list[ScoreKind] = ["votes"] if facts.reranker is None else ["votes", "probability"]
     fitted = {}
     for kind in kinds:
-        asking = Asking(hidden, facts.options(PredictOptions(top_k=SHOWN), rerank=_reranks(kind)))
+        reranks = kind == "probability"
+        asking = Asking(hidden, facts.options(PredictOptions(top_k=SHOWN), rerank=reranks))
         fitted[kind] = fitted_network(list(_samples(asking, report)))
     return replace(facts, confidence=fitted)
-
-
-def _reranks(kind: ScoreKind) -> bool:
-    return kind == "probability"
 
 
 def _samples(asking: Asking, report: Report) -> Iterator[Sample]:

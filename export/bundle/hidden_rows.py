@@ -35,10 +35,14 @@ class HiddenRows:
 
     @classmethod
     def of(cls, bundle: Bundle, trained: TrainedTexts) -> HiddenRows:
-        """Draw from the rows that the encoder has not trained on: at most `HIDDEN_ROWS`."""
+        """Draw from the rows with a label that the encoder has not trained on.
+
+        These are at most `HIDDEN_ROWS`.
+        """
         facts, texts = bundle.manifest, bundle.instance_texts
         encoder = OnnxEncoder(bundle.folder, facts.encoder)
-        unseen = np.flatnonzero(trained.unseen(list(texts)))
+        labelled = np.diff(bundle.indptr)[: len(texts)] > 0
+        unseen = np.flatnonzero(trained.unseen(list(texts)) & labelled)
         return cls(
             bundle=bundle,
             view=KnowledgeMemory(bundle).view,

@@ -86,6 +86,9 @@ def test_the_gradient_is_that_of_the_loss() -> None:
     assert gap < 1e-6
 
 
-def test_bundles_of_old_exports_have_no_confidences(tmp_path: Path) -> None:
-    few = open_bundle(make_bundle(tmp_path / "few"))
-    assert few.manifest.confidence is None
+def test_rows_without_a_label_are_not_hidden(tmp_path: Path) -> None:
+    bundle = open_bundle(make_bundle(tmp_path / "few"))
+    hidden = HiddenRows.of(bundle, TrainedTexts())
+    texts = {hidden.text(row) for row in hidden.rows}
+    assert "shoes for running" in texts
+    assert "nothing was clicked" not in texts
