@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from service.core.prediction.reliability import calibration_error
 from service.core.prediction.reranking.reranker import candidates_of, rerank_labels, reranker_of
 from training.checkpoints import reranker_folder
 from training.evaluation.results import RERANKED, measured
 from training.reranking.candidates import queries_of_test
 from training.reranking.described import describe, items_of_test
 from training.reranking.learning import LearnedReranker
-from training.reranking.trees import calibration_error
 from training.reranking.written import onnx_trees
 from training.scoring import Measured, Scoring
 

@@ -174,7 +174,6 @@ def rounded_down(threshold: float) -> float:
 
 
 _HARDLY_ANY = 1e6  # inverse strength of the regularization: weak, since two numbers cannot overfit
-_BINS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,13 +201,3 @@ def calibrate(sums: Doubles, positive: Bools) -> Calibration:
     fitted = LogisticRegression(C=_HARDLY_ANY).fit(sums[:, None], positive)
     slope, intercept = float(fitted.coef_[0, 0]), float(fitted.intercept_[0])
     return Calibration(slope=slope, intercept=intercept) if slope > 0.0 else UNCALIBRATED
-
-
-def calibration_error(probabilities: Doubles, positive: Bools) -> float:
-    """The expected calibration error (Guo et al., 2017) over ten bins of equal width."""
-    if not len(probabilities):
-        return 0.0
-    bins = np.minimum((probabilities * _BINS).astype(np.int64), _BINS - 1)
-    said = np.bincount(bins, weights=probabilities, minlength=_BINS)
-    true = np.bincount(bins, weights=positive, minlength=_BINS)
-    return float(np.abs(said - true).sum() / len(probabilities))

@@ -22,7 +22,7 @@ KEPT = 95  # percent of the relevant first keywords that the threshold keeps
 
 @dataclass(frozen=True, kw_only=True)
 class Bin:
-    """The keywords whose confidence lies in one tenth; shares are means over them."""
+    """The keywords of one bin: their number, mean confidence, and the share that is relevant."""
 
     low: float
     keywords: int
@@ -56,8 +56,8 @@ def reliability(confidences: Sequence[Doubles], relevant: Sequence[Bools]) -> Re
     first_hits = np.array([relevant[place][0] for place in answered], bool)
     return Reliability(
         queries=len(confidences),
-        error=calibration_error(every, hits),
-        first_error=calibration_error(first, first_hits),
+        error=100.0 * calibration_error(every, hits),
+        first_error=100.0 * calibration_error(first, first_hits),
         bins=bins_of(every, hits),
         answered={
             percent: 100.0 * answered_at(first, first_hits, percent / 100) / len(confidences)
@@ -84,11 +84,11 @@ def bins_of(confidences: Doubles, relevant: Bools) -> list[Bin]:
 
 
 def calibration_error(confidences: Doubles, relevant: Bools) -> float:
-    """Return the expected calibration error of keywords [n], in points."""
+    """Return the expected calibration error of keywords [n], from 0 to 1."""
     gaps = (
         one.keywords * abs(one.confidence - one.relevant) for one in bins_of(confidences, relevant)
     )
-    return 100.0 * sum(gaps) / max(1, len(confidences))
+    return sum(gaps) / max(1, len(confidences))
 
 
 def answered_at(confidences: Doubles, relevant: Bools, precision: float) -> int:

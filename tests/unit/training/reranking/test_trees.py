@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.core.prediction.reliability import calibration_error
 from service.core.prediction.reranking.reranker import OnnxTrees
 from training.reranking.trees import (
     UNCALIBRATED,
     as_onnx,
     calibrate,
-    calibration_error,
     learn_trees,
     rounded_down,
 )

@@ -17,7 +17,7 @@ RIGHT = np.array([True, True, True, False, False])
 
 def test_the_calibration_error_is_the_weighted_gap() -> None:
     # gaps: 0.05 over two keywords, 0.05 over two, and 0.05 over one
-    assert calibration_error(SURE, RIGHT) == pytest.approx(5.0)
+    assert 100 * calibration_error(SURE, RIGHT) == pytest.approx(5.0)
     assert calibration_error(np.ones(2), np.ones(2, bool)) == 0.0
     assert calibration_error(np.zeros(0), np.zeros(0, bool)) == 0.0
 
