@@ -77,7 +77,17 @@ def chunks_of(text: str) -> Iterator[Chunk]:
 
 def words_of(text: str) -> list[str]:
     """Return the distinct words of a text, in the order of their first place."""
+    if _is_plain(text):
+        return list(dict.fromkeys(text.lower().split()))
     return list(dict.fromkeys(word for chunk in chunks_of(text) for word in chunk.words))
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether a text has only ASCII letters and spaces, as most have.
+
+    Its chunks are what `str.split` finds, in a fifth of the time.
+    """
+    return len(text) <= MOST_CHARACTERS and text.isascii() and text.replace(" ", "").isalpha()
 
 
 def _without_accents(text: str) -> str:
@@ -117,6 +127,9 @@ class TypedQuery:
 
 def _in_words(text: str) -> tuple[Sequence[str], Sequence[str]]:
     """Return the words of a text in order, and the same with compounds in pieces."""
+    if _is_plain(text):
+        wholes = text.lower().split()
+        return wholes, wholes
     chunks = list(chunks_of(text))
     pieces = [piece for chunk in chunks for piece in chunk.pieces or (chunk.whole,)]
     return [chunk.whole for chunk in chunks], pieces

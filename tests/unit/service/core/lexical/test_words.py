@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.lexical.words import MOST_CHARACTERS, chunks_of, words_of
+from service.core.lexical.words import MOST_CHARACTERS, TypedQuery, chunks_of, words_of
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,14 @@ def test_chunks_are_pieces_of_the_text_in_order(text: str) -> None:
         assert all(chunk.pieces)
         assert not any(character.isspace() for word in chunk.words for character in word)
         end = chunk.stop
+
+
+@given(st.text("aB ", max_size=2 * MOST_CHARACTERS))
+def test_letters_and_spaces_are_cut_like_any_text(text: str) -> None:
+    words = [word for chunk in chunks_of(text) for word in chunk.words]
+    assert words_of(text) == list(dict.fromkeys(words))
+    assert TypedQuery(text).match(text) == ("exact" if words else "broad")
+    assert TypedQuery(text).match(f"{text} B-a") == TypedQuery(f"{text}!").match(f"{text} B-a")
 
 
 @given(st.text(st.characters(codec="ascii")))
