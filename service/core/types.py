@@ -6,7 +6,7 @@ N instances, L labels, R = N + L rows of the knowledge memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal
@@ -79,11 +79,15 @@ class Correction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """The text that a query is searched as: itself, or with corrections."""
+    """The text that a query is searched as: itself, or with corrections.
+
+    `known` are words of the query that are known to be in the memory; others may be, too.
+    """
 
     query: str
     text: str
     corrections: tuple[Correction, ...] = ()
+    known: Set[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ as near, the query has several readings, and the memory decides between them (se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from itertools import islice
 
 from service.core.lexical.lexicon import Lexicon
@@ -30,32 +30,32 @@ MOST_READINGS = 3
 
 def readings(lexicon: Lexicon, query: str) -> tuple[Reading, ...]:
     """Return what a query may mean, at most `MOST_READINGS`, the most likely first."""
-    corrected = _corrected(lexicon, query)
+    chunks = list(islice(chunks_of(query), MOST_WORDS))
+    known = {chunk.whole for chunk in chunks if _plain(chunk) and lexicon.knows(chunk.whole)}
+    corrected = _corrected(lexicon, chunks, known)
     if not corrected:
-        return (Reading(query=query, text=query),)
+        return (Reading(query=query, text=query, known=known),)
     count = min(MOST_READINGS, max(len(choices) for _, _, choices in corrected))
-    return tuple(_reading(query, corrected, place) for place in range(count))
+    return tuple(_reading(query, known, corrected, place) for place in range(count))
 
 
 _Corrected = tuple[int, int, list[Correction]]  # where it starts and stops in the query, choices
 
 
-def _corrected(lexicon: Lexicon, query: str) -> list[_Corrected]:
-    """Return the corrections of a query, in its order."""
-    chunks = list(islice(chunks_of(query), MOST_WORDS))
-    known = [_plain(chunk) and lexicon.knows(chunk.whole) for chunk in chunks]
+def _corrected(lexicon: Lexicon, chunks: Sequence[Chunk], known: Set[str]) -> list[_Corrected]:
+    """Return the corrections of a query's chunks, in their order."""
     corrected: list[_Corrected] = []
     place = looked_up = 0
     while place < len(chunks) and looked_up < MOST_LOOKED_UP:
         chunk, following = chunks[place], chunks[place + 1 : place + 2]
         choices: list[Correction] = []
         if following and _plain(chunk) and _plain(following[0]):
-            both_known = known[place] and known[place + 1]
+            both_known = chunk.whole in known and following[0].whole in known
             choices = _joined(lexicon, chunk, following[0], both_known=both_known)
         if choices:
             place += 1
             chunk = chunk._replace(stop=following[0].stop)
-        elif not known[place] and _correctable(chunk):
+        elif chunk.whole not in known and _correctable(chunk):
             looked_up += 1
             choices = _replaced(lexicon, chunk.whole)
         if choices:
@@ -106,11 +106,12 @@ def _split(lexicon: Lexicon, word: str) -> list[Correction]:
     return [Correction(typed=word, read=" ".join(parts), rows=together)]
 
 
-def _reading(query: str, corrected: Sequence[_Corrected], place: int) -> Reading:
+def _reading(query: str, known: Set[str], corrected: Sequence[_Corrected], place: int) -> Reading:
     """Return the reading with the choice at `place` for each correction, or else the last one."""
     text, end, made = "", 0, []
     for start, stop, choices in corrected:
         made.append(choices[min(place, len(choices) - 1)])
         text += query[end:start] + made[-1].read
         end = stop
-    return Reading(query=query, text=text + query[end:], corrections=tuple(made))
+    text += query[end:]
+    return Reading(query=query, text=text, corrections=tuple(made), known=known)

@@ -50,12 +50,13 @@ def features_of(view: View, reading: Reading, ranking: Ranking) -> Doubles:
     similarities, last = ranking.similarities, len(ranking.similarities) - 1
     first, tenth, fiftieth = (float(similarities[min(place, last)]) for place in (0, 9, 49))
     words = words_of(reading.query)
-    known = sum(map(view.lexicon.knows, words)) / max(1, len(words))
+    known = sum(word in reading.known or view.lexicon.knows(word) for word in words)
     searched = identity(reading.text)
     features[:, 0] = np.log(scores / best)
     features[:, 1] = np.log(best)
     features[:, 2] = np.log1p(ranking.places)
-    features[:, 3:8] = (first, first - tenth, tenth - fiftieth, known, np.log1p(len(words)))
+    features[:, 3:6] = first, first - tenth, tenth - fiftieth
+    features[:, 6:8] = known / max(1, len(words)), np.log1p(len(words))
     features[:, 8] = [
         identity(view.labels.text_at(column)) == searched for column in ranking.columns
     ]

@@ -92,6 +92,12 @@ def test_several_readings_are_in_the_order_of_distance_and_rows(lexicon: Lexicon
     assert len(readings(lexicon, "tenxs")) == MOST_READINGS
 
 
+def test_all_readings_name_the_known_words_that_were_typed(lexicon: Lexicon) -> None:
+    for reading in readings(lexicon, "Pure tunt ring XK-4411"):
+        assert reading.known == {"pure", "ring"}  # a code's words are not looked up
+    assert readings(lexicon, "unpublished")[0].known == frozenset()
+
+
 def test_corrections_say_what_was_typed_and_how_many_rows_have_it(lexicon: Lexicon) -> None:
     [reading] = readings(lexicon, "pur Hapiness book mark")
     assert reading.corrections == (

@@ -10,10 +10,17 @@ import pytest
 from service.core.bundle import manifest
 from service.core.bundle.bundle import open_bundle
 from service.core.errors import BundleUnsupported, NotInBundle
+from service.core.lexical.spelling import readings
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
-from service.core.prediction.confidence import FEATURES, Confidence, open_confidence
+from service.core.prediction.confidence import (
+    FEATURES,
+    Confidence,
+    features_of,
+    open_confidence,
+)
 from service.core.prediction.predictor import Predictor
+from service.core.prediction.ranking import open_ranker
 from service.core.prediction.reranking.reranker import open_reranker
 from service.core.types import Keyword, PredictOptions
 from tests.support.tiny.bundles import Catalogue
@@ -76,6 +83,20 @@ def test_what_is_requested_does_not_change_a_confidence(ask: Ask) -> None:
     for options in ({"top_k": 2}, {"diversity": 0.9}, {"match": ("broad",)}):
         for keyword in ask(**options):
             assert keyword.confidence == whole[keyword.id], options
+
+
+@pytest.mark.parametrize("query", [QUERY, "Trail tarp boots", "T-shirt boots", ""])
+def test_known_words_count_alike_with_and_without_spelling(view: View, query: str) -> None:
+    ranking = open_ranker().rank(
+        view,
+        rows=np.arange(2),
+        similarities=np.ones(2, np.float32),
+        tau=0.1,
+        options=PredictOptions(),
+    )
+    [reading, *_] = readings(view.lexicon, query)
+    unread = replace(reading, known=frozenset())
+    assert (features_of(view, reading, ranking) == features_of(view, unread, ranking)).all()
 
 
 @pytest.mark.parametrize("diversity", [0.0, 0.5])
