@@ -54,7 +54,7 @@ def features_of(view: View, reading: Reading, ranking: Ranking) -> Doubles:
     searched = identity(reading.text)
     features[:, 0] = np.log(scores / best)
     features[:, 1] = np.log(best)
-    features[:, 2] = np.log1p(ranking.places)
+    features[:, 2] = np.log1p(np.array(ranking.places))
     features[:, 3:6] = first, first - tenth, tenth - fiftieth
     features[:, 6:8] = known / max(1, len(words)), np.log1p(len(words))
     features[:, 8] = [
@@ -80,10 +80,15 @@ class Confidence:
 
     def of(self, features: Doubles) -> Doubles:
         """Return the confidence of each label [k], which never rises with the rank."""
-        z = np.clip((features - self._means) / self._scales, -FARTHEST, FARTHEST)
+        z = _within(FARTHEST, (features - self._means) / self._scales)
         logits = np.tanh(z @ self._hidden + self._offsets) @ self._output + self._offset
-        found = 1.0 / (1.0 + np.exp(-np.clip(logits, -_MOST_LOGIT, _MOST_LOGIT)))
+        found = 1.0 / (1.0 + np.exp(-_within(_MOST_LOGIT, logits)))
         return np.minimum.accumulate(found)
+
+
+def _within(most: float, numbers: Doubles) -> Doubles:
+    """Return the nearest numbers from `-most` to `most`, in half the time of `np.clip`."""
+    return np.minimum(np.maximum(numbers, -most), most)
 
 
 def open_confidence(facts: Manifest) -> Mapping[ScoreKind, Confidence]:
