@@ -330,7 +330,7 @@ class Predictor:
             return ranking
         features = features_of(view, reading, ranking)
         confidences = confidence.of(features)
-        ranking = replace(ranking, confidences=confidences.tolist())
+        ranking = ranking._replace(confidences=confidences.tolist())
         if not options.min_confidence:
             return ranking
         count = np.count_nonzero(confidences >= options.min_confidence)  # they never rise

@@ -16,9 +16,8 @@ import ctypes
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +42,7 @@ Compiled = TypeVar("Compiled")
 log = logging.getLogger("keymatch")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ranking:
+class Ranking(NamedTuple):
     """The best labels of one query, descending by score; ties are ordered by label id.
 
     `columns` [k] of V and `scores` [k] are plain numbers, because there are few. `rows` [b],
@@ -72,8 +70,7 @@ class Ranking:
     def only(self, places: Sequence[int]) -> Ranking:
         """Return the labels at some places, in this order."""
         votes, confidences = self.votes, self.confidences
-        return replace(
-            self,
+        return self._replace(
             columns=[self.columns[place] for place in places],
             scores=[self.scores[place] for place in places],
             places=[self.places[place] for place in places],

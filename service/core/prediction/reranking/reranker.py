@@ -9,7 +9,6 @@ Shapes: k candidates and n ranked labels of a query (n >= k), F features, L labe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -96,8 +95,7 @@ class Reranker:
         scores = self.scores(candidates, self.labels_of(view))
         columns, best = in_order(first.columns, scores.tolist(), labels=view.labels, top_k=top_k)
         votes = dict(zip(first.columns, first.scores, strict=True))
-        return replace(
-            first,
+        return first._replace(
             columns=columns,
             scores=best,
             places=range(len(best)),
