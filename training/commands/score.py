@@ -34,11 +34,12 @@ from training.datasets.metadata_texts import with_metadata
 from training.datasets.pair_weights import Relevance
 from training.evaluation import posted_labels, results
 from training.evaluation.answers import Answers, drawn_rows, read_untrained, write_untrained
-from training.evaluation.confidence import ConfidenceMeasure, ConfidenceRow
+from training.evaluation.asking import Asking
+from training.evaluation.confidence import ConfidenceRow, measure_confidence
 from training.evaluation.evaluation import Evaluation, EvaluationRow, Items, open_evaluation
 from training.evaluation.examples import Examples, examples_of, write_examples
-from training.evaluation.noise import KINDS, NoiseMeasure, NoiseRow
-from training.evaluation.posted_labels import PostedMeasure
+from training.evaluation.noise import KINDS, NoiseRow, measure_noise
+from training.evaluation.posted_labels import measure_posted
 from training.evaluation.results import Results, facts_of_run, rows_of_chosen
 from training.evaluation.weighted_metrics import ALL_ALIKE, SHOWN_WEIGHTED, weights_differ
 from training.models.encoder_location import find_encoder
@@ -377,9 +378,10 @@ def _score_bundle(
             spelling=of_bundle.spelling,
         )
         rows = list(replace(evaluation, weighted=weighted).rows(chosen))
-        asking = _Asking.of(evaluation, seed=seed)
-        confidence = asking.confidence() if items == "predicted" else None
-        noise = list(asking.noise()) if of_bundle.noise else []
+        encoder = OnnxEncoder(opened.folder, opened.manifest.encoder)
+        asking = _asking(evaluation, encoder, seed=seed)
+        confidence = _confidence(asking, report) if items == "predicted" else None
+        noise = list(_noise(asking, encoder, report)) if of_bundle.noise else []
     reranked = evaluation.reranker is not None
     console.print(_table(rows, dataset, exact=exact, items=items, reranked=reranked))
     if weighted and not weights_differ(dataset.test.labels_of):
@@ -428,66 +430,41 @@ def _table(
     return table
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Asking:
-    """Asks a bundle's memory as the service does, beside the evaluation of all test rows."""
+def _asking(evaluation: Evaluation, encoder: OnnxEncoder, *, seed: int) -> Asking:
+    """Ask the evaluated memory as the service would."""
+    predictor = Predictor(
+        encoder,
+        tau=evaluation.tau,
+        reranker=evaluation.reranker,
+        confidence=open_confidence(evaluation.view.bundle.manifest),
+    )
+    return Asking(
+        predictor=predictor,
+        view=evaluation.view,
+        dataset=evaluation.dataset,
+        options=evaluation.options,
+        seed=seed,
+    )
 
-    evaluation: Evaluation
-    encoder: OnnxEncoder
-    predictor: Predictor
-    seed: int
 
-    @classmethod
-    def of(cls, evaluation: Evaluation, *, seed: int) -> _Asking:
-        bundle = evaluation.view.bundle
-        encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
-        predictor = Predictor(
-            encoder,
-            tau=evaluation.tau,
-            reranker=evaluation.reranker,
-            confidence=open_confidence(bundle.manifest),
-        )
-        return cls(evaluation=evaluation, encoder=encoder, predictor=predictor, seed=seed)
+def _confidence(asking: Asking, report: Report) -> ConfidenceRow | None:
+    """Measure the confidences of a bundle that has them."""
+    kind: ScoreKind = "probability" if asking.options.candidates else "votes"
+    if kind not in (asking.view.bundle.manifest.confidence or {}):
+        return None
+    report("ask for confidences", 0, 1)
+    row = measure_confidence(asking)
+    report("ask for confidences", 1, 1)
+    return row
 
-    def confidence(self) -> ConfidenceRow | None:
-        """Measure the confidences of a bundle that has them."""
-        of_rows = self.evaluation
-        kind: ScoreKind = "probability" if of_rows.options.candidates else "votes"
-        if kind not in (of_rows.view.bundle.manifest.confidence or {}):
-            return None
-        of_rows.report("ask for confidences", 0, 1)
-        row = ConfidenceMeasure(
-            predictor=self.predictor,
-            view=of_rows.view,
-            dataset=of_rows.dataset,
-            options=of_rows.options,
-            seed=self.seed,
-        ).row()
-        of_rows.report("ask for confidences", 1, 1)
-        return row
 
-    def noise(self) -> Iterator[NoiseRow]:
-        """Measure each kind of noise, then posted labels."""
-        of_rows = self.evaluation
-        of_test_rows = NoiseMeasure(
-            predictor=self.predictor,
-            view=of_rows.view,
-            dataset=of_rows.dataset,
-            options=of_rows.options,
-            seed=self.seed,
-        )
-        of_posted_labels = PostedMeasure(
-            predictor=self.predictor,
-            encoder=self.encoder,
-            bundle=of_rows.view.bundle,
-            options=of_rows.options,
-            seed=self.seed,
-        )
-        kinds = len(KINDS) + len(posted_labels.KINDS)
-        measured = chain(of_test_rows.rows(), of_posted_labels.rows())
-        for done, row in enumerate(measured, start=1):
-            of_rows.report("ask with noise", done, kinds)
-            yield row
+def _noise(asking: Asking, encoder: OnnxEncoder, report: Report) -> Iterator[NoiseRow]:
+    """Measure each kind of noise, then posted labels."""
+    kinds = len(KINDS) + len(posted_labels.KINDS)
+    measured = chain(measure_noise(asking), measure_posted(asking, encoder))
+    for done, row in enumerate(measured, start=1):
+        report("ask with noise", done, kinds)
+        yield row
 
 
 def _confidence_table(row: ConfidenceRow, *, seed: int) -> Table:

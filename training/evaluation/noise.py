@@ -19,17 +19,12 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 import numpy as np
 
-from service.core.errors import InvalidInput
-from service.core.index.protocol import batches
-from service.core.memory.view import View
-from service.core.prediction.predictor import Predictor
-from service.core.types import PredictOptions
-from training.datasets.dataset import Dataset
+from training.evaluation.asking import Asking
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 VOWELS = "aeiou"
@@ -37,7 +32,6 @@ ACUTE = "\u0301"
 ADDED = ("buy", "cheap", "best", "the", "online", "new")
 LEAST_LETTERS = 4  # of a word that is misspelled or split
 ROWS = 1_000  # the most test rows that are asked
-_ASKED_TOGETHER = 64
 
 Noise = Callable[[str, Random], str | None]
 
@@ -132,51 +126,35 @@ class NoiseRow:
     noisy: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoiseMeasure:
-    """Asks test rows of a data set, drawn by `seed`, from a view of a bundle's memory."""
+def measure_noise(asking: Asking) -> Iterator[NoiseRow]:
+    """Measure each kind of noise on test rows."""
+    queries, drawn = asking.dataset.test.instances.texts, asking.drawn(ROWS)
+    right = dict(zip(drawn, _right(asking, drawn, [queries[row] for row in drawn]), strict=True))
+    for kind in KINDS:
+        chance = Random(f"{kind} {asking.seed}")
+        changed = {row: noisy(kind, queries[row], chance) for row in drawn}
+        asked = {row: query for row, query in changed.items() if query is not None}
+        hits = _right(asking, list(asked), list(asked.values()))
+        yield NoiseRow(
+            kind=kind,
+            rows=len(asked),
+            clean=_percent([right[row] for row in asked]),
+            noisy=_percent(hits),
+        )
 
-    predictor: Predictor
-    view: View
-    dataset: Dataset
-    options: PredictOptions
-    seed: int = 0
 
-    def rows(self) -> Iterator[NoiseRow]:
-        """Measure each kind of noise. Raises `InvalidInput` for data without test rows."""
-        queries = self.dataset.test.instances.texts
-        if not queries:
-            raise InvalidInput(f"data set {self.dataset.name} has no test rows")
-        drawn = np.random.default_rng(self.seed).permutation(len(queries))[:ROWS].tolist()
-        right = dict(zip(drawn, self._right(drawn, [queries[row] for row in drawn]), strict=True))
-        for kind in KINDS:
-            chance = Random(f"{kind} {self.seed}")
-            changed = {row: noisy(kind, queries[row], chance) for row in drawn}
-            asked = {row: query for row, query in changed.items() if query is not None}
-            hits = self._right(list(asked), list(asked.values()))
-            yield NoiseRow(
-                kind=kind,
-                rows=len(asked),
-                clean=_percent([right[row] for row in asked]),
-                noisy=_percent(hits),
-            )
+def _right(asking: Asking, rows: Sequence[int], queries: Sequence[str]) -> list[bool]:
+    """Return whether the best label of each query is one of its test row's.
 
-    def _right(self, rows: Sequence[int], queries: Sequence[str]) -> list[bool]:
-        """Return whether the best label of each query is one of its test row's.
-
-        Labels that the data set filters for a row do not count.
-        """
-        test, ids = self.dataset.test, self.dataset.labels.uids
-        most = int(np.diff(test.filtered.indptr).max(initial=0)) + 1
-        hits, options = [], replace(self.options, top_k=most)
-        for batch in batches(len(queries), _ASKED_TOGETHER):
-            answer = self.predictor.predict(self.view, queries[batch], options)
-            for row, prediction in zip(rows[batch], answer.predictions, strict=True):
-                left_out = {ids[column] for column in test.filtered[row].indices.tolist()}
-                best = (word.id for word in prediction.keywords if word.id not in left_out)
-                relevant = {ids[column] for column in test.labels_of[row].indices.tolist()}
-                hits.append(next(best, "") in relevant)
-        return hits
+    Labels that the data set filters for a row do not count.
+    """
+    most = int(np.diff(asking.dataset.test.filtered.indptr).max(initial=0)) + 1
+    hits = []
+    for row, keywords in zip(rows, asking.keywords(queries, top_k=most), strict=True):
+        filtered = asking.filtered(row)
+        best = (keyword.id for keyword in keywords if keyword.id not in filtered)
+        hits.append(next(best, "") in asking.relevant(row))
+    return hits
 
 
 def _in_word(query: str, chance: Random, change: Callable[[str, Random], str]) -> str | None:

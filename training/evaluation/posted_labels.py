@@ -26,8 +26,8 @@ from service.core.files.text_store import TextStore
 from service.core.lexical.words import words_of
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
-from service.core.prediction.predictor import Predictor
-from service.core.types import NewLabel, PredictOptions, Role
+from service.core.types import NewLabel, Role
+from training.evaluation.asking import Asking
 from training.evaluation.noise import NoiseRow
 
 LABELS = 1_000  # that are posted and asked
@@ -80,36 +80,30 @@ def posted_id(place: int) -> str:
     return f"posted label {place}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PostedMeasure:
-    """Posts labels to a bundle's memory, drawn by `seed`, and asks for each."""
+def measure_posted(asking: Asking, encoder: Encoder) -> Iterator[NoiseRow]:
+    """Post labels to the memory, drawn by the seed, and ask for each of them.
 
-    predictor: Predictor
-    encoder: Encoder
-    bundle: Bundle
-    options: PredictOptions
-    seed: int = 0
+    A row's `clean` is the P@1 of the labels' whole texts.
+    """
+    chance, bundle = Random(f"posted {asking.seed}"), asking.view.bundle
+    posted = PostedLabels.of(bundle, encoder, count=LABELS, chance=chance)
+    asking = replace(asking, view=posted.view)
+    clean = _found(asking, posted.texts)
+    for kind, queries in (
+        ("code", posted.typed_codes(chance)),
+        ("rare words", posted.rare_words()),
+    ):
+        noisy = _found(asking, queries)
+        yield NoiseRow(kind=kind, rows=len(queries), clean=clean, noisy=noisy)
 
-    def rows(self) -> Iterator[NoiseRow]:
-        """Measure each kind; a row's `clean` is the P@1 of the labels' whole texts."""
-        chance = Random(f"posted {self.seed}")
-        posted = PostedLabels.of(self.bundle, self.encoder, count=LABELS, chance=chance)
-        clean = self._found(posted.view, posted.texts)
-        for kind, queries in (
-            ("code", posted.typed_codes(chance)),
-            ("rare words", posted.rare_words()),
-        ):
-            noisy = self._found(posted.view, queries)
-            yield NoiseRow(kind=kind, rows=len(queries), clean=clean, noisy=noisy)
 
-    def _found(self, view: View, queries: Sequence[str]) -> float:
-        """Return the P@1 in percent of queries, one for each posted label."""
-        options = replace(self.options, top_k=1)
-        hits = []
-        for place, query in enumerate(queries):
-            [answer] = self.predictor.predict(view, [query], options).predictions
-            hits.append([keyword.id for keyword in answer.keywords] == [posted_id(place)])
-        return float(100 * np.mean(hits)) if hits else 0.0
+def _found(asking: Asking, queries: Sequence[str]) -> float:
+    """Return the P@1 in percent of queries, one for each posted label."""
+    hits = [
+        [keyword.id for keyword in keywords] == [posted_id(place)]
+        for place, keywords in enumerate(asking.keywords(queries, top_k=1))
+    ]
+    return float(100 * np.mean(hits)) if hits else 0.0
 
 
 def _drawn(known: TextStore, count: int, chance: Random) -> tuple[list[str], list[str]]:
