@@ -31,7 +31,9 @@ MOST_READINGS = 3
 def readings(lexicon: Lexicon, query: str) -> tuple[Reading, ...]:
     """Return what a query may mean, at most `MOST_READINGS`, the most likely first."""
     chunks = list(islice(chunks_of(query), MOST_WORDS))
-    known = {chunk.whole for chunk in chunks if _plain(chunk) and lexicon.knows(chunk.whole)}
+    known = frozenset(
+        chunk.whole for chunk in chunks if _plain(chunk) and lexicon.knows(chunk.whole)
+    )
     corrected = _corrected(lexicon, chunks, known)
     if not corrected:
         return (Reading(query=query, text=query, known=known),)
