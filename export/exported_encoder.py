@@ -176,6 +176,11 @@ class ExportedEncoder:
             return found
         return TrainedTexts() if self.description.origin is None else None
 
+    def chosen_on(self, dataset: Dataset) -> bool:
+        """Return whether the predictor's defaults were chosen on a data set, by its name."""
+        origin = self.description.origin
+        return origin is not None and origin.dataset == dataset.name
+
     def label_keys(self, dataset: Dataset) -> Halves | None:
         """Return Z [L, d], or None if a label's key is the vector of its text.
 
@@ -248,13 +253,7 @@ def digest_of_items(dataset: Dataset) -> str:
 def predictor_defaults(checkpoint: Path | None) -> PredictorDefaults:
     """Return the settings that `train` chose on held-out rows, or defaults if it chose none."""
     chosen = UNCHOSEN if checkpoint is None else read_choices(checkpoint) or UNCHOSEN
-    return PredictorDefaults(
-        tau=chosen.tau,
-        depth=chosen.depth,
-        memorization=chosen.memorization,
-        words=chosen.words,
-        relevance=chosen.relevance,
-    )
+    return PredictorDefaults(**vars(chosen.predictor), relevance=chosen.relevance)
 
 
 def read_origin(checkpoint: Path) -> Origin | None:

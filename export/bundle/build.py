@@ -27,6 +27,7 @@ from service.core.encoding.encoder import encode_all
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_existing, refuse_unwritable
 from service.core.index.choose_ef import ChosenEf, sampled
+from service.core.index.hubs import hubness, penalties
 from service.core.index.libraries import IndexParameters
 from service.core.index.protocol import Segment, batches
 from service.core.items.fusion import OnnxFusion, fused
@@ -43,8 +44,11 @@ from training.reduction import (
     check_method,
     representative_rows,
 )
+from training.selection.memory_choices import HUBS, WORDS, choices_for
+from training.selection.validation import default_slices
 
 RECALL_QUERIES = 1000  # test queries that recall is measured with
+FEWEST_HELD_OUT = 100  # with fewer rows, nothing is chosen on them
 _CHUNK = 1_024  # instances that are fused between two progress reports
 
 
@@ -95,10 +99,12 @@ class BundleOptions:
     The bundle keeps the share `instances` of the instance keys, chosen by the method `reduction`,
     and all label keys. `relevance` is the scale of its vote weights. With `recall`, the bundle gets
     the smallest `ef` that reaches it. None keeps the index's `ef`, or raises it until it reaches
-    the index's `recall_goal`.
+    the index's `recall_goal`. `choose` replaces the `predictor` by what is best on held-out rows,
+    unless the encoder's run chose it on the same data set.
     """
 
     predictor: PredictorFacts
+    choose: bool = False
     reranker: RerankerFiles | None = None
     index: IndexParameters = field(default_factory=IndexParameters)
     instances: float = 1.0
@@ -114,8 +120,8 @@ def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> Non
     check_method(options.reduction)
     if options.reranker is not None and options.reranker.facts.predictor != options.predictor:
         learned, used = (
-            f"lambda {facts.memorization:g}, b {facts.depth}, tau {facts.tau:g} and words"
-            f" {'off' if facts.words is None else f'{facts.words:g}'}"
+            f"lambda {facts.memorization:g}, b {facts.depth}, tau {facts.tau:g}, words"
+            f" {'off' if facts.words is None else f'{facts.words:g}'} and hubs {facts.hubs:g}"
             for facts in (options.reranker.facts.predictor, options.predictor)
         )
         raise InvalidInput(
@@ -171,6 +177,7 @@ def export_bundle(
             rows = len(dataset.train)
             counted = _counted(report, "fuse instances with items", total=rows)
             fuse_instances(keys[:rows], items, progress=counted)
+        options = replace(options, predictor=_predictor(encoder, dataset, keys, options, report))
         content = replace(_content(encoder, dataset, keys, options, target.name), items=items)
         write_bundle(
             content,
@@ -197,6 +204,34 @@ def _chosen(
     if trained is None:
         return hidden.bundle.manifest
     return fit_confidence(hidden, report=report)
+
+
+def _predictor(
+    encoder: ExportedEncoder,
+    dataset: Dataset,
+    keys: Halves,
+    options: BundleOptions,
+    report: Report,
+) -> PredictorFacts:
+    """Return the best numbers on held-out rows with the keys [N + L, d], or the options' own.
+
+    These stay if there are too few rows that the encoder has not trained on.
+    """
+    trained, rows = encoder.trained_texts(), len(dataset.train)
+    if not options.choose or trained is None or encoder.chosen_on(dataset):
+        return options.predictor
+    train = dataset.train
+    unseen = trained.unseen(train.instances.texts)
+    slices = default_slices(train.labels_of, train.filtered, unseen=unseen)
+    if len(slices.held_out) < FEWEST_HELD_OUT:
+        return options.predictor
+    report("choose temperature, lambda, b, words and hubs", 0, 1)
+    vectors: Floats = keys.astype(np.float32)
+    choices = choices_for(
+        dataset, vectors[:rows], vectors[rows:], slices=slices, words=WORDS, hubs=HUBS
+    )
+    report("choose temperature, lambda, b, words and hubs", 1, 1)
+    return choices.predictor
 
 
 def _encode(
@@ -246,16 +281,20 @@ def _content(
 ) -> BundleContent:
     instances, votes, texts = _reduced_instances(keys, dataset, options)
     parity = encoder.description.parity
+    kept = np.concatenate([instances, keys[len(dataset.train) :]])
+    share = options.predictor.hubs
+    hubs = penalties(hubness(kept, instances=len(texts)), share=share) if share else None
     return BundleContent(
         name=name,
         dataset=dataset.name,
         encoder=encoder.description.encoder,
         encoder_onnx=encoder.graph,
         tokenizer_json=encoder.tokenizer,
-        keys=np.concatenate([instances, keys[len(dataset.train) :]]),
+        keys=kept,
         indptr=votes.indptr,
         indices=votes.indices,
         vote_weights=vote_weights(votes),
+        hubs=hubs,
         instance_texts=texts,
         label_ids=dataset.labels.uids,
         label_texts=dataset.labels.texts,

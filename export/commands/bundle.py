@@ -70,15 +70,17 @@ def bundle(
     if exported is not None:
         checkpoint.refuse_given()
     defaults = exported.description.predictor if exported else predictor_defaults(folder)
+    trees = _reranker(reranker, folder, exported)
     options = BundleOptions(
         index=parameters,
         predictor=predictor.over(defaults),
+        choose=predictor.chooses and trees is None,
         instances=memory.instances,
         reduction=memory.reduction,
         relevance=memory.relevance or defaults.relevance or "given",
         recall=index.recall,
         spelling=predictor.spelling,
-        reranker=_reranker(reranker, folder, exported),
+        reranker=trees,
     )
     dataset = lf_xmc.read(data)
     check_options(options, dataset, out)
@@ -125,9 +127,11 @@ def _relevance(options: BundleOptions, defaults: PredictorDefaults, dataset: Dat
 
 def _summary(folder: Path, exported: ExportedEncoder) -> str:
     facts = manifest.read(folder)
-    memory, reranker = facts.memory, facts.reranker
+    memory, reranker, predictor = facts.memory, facts.reranker, facts.predictor
+    words = "off" if predictor.words is None else f"{predictor.words:g}"
     return (
         f"{folder}: {memory.instances:,} instances, {memory.labels:,} labels; {exported.agreement};"
-        f" {facts.index}; spelling {facts.spelling}"
+        f" {facts.index}; tau {predictor.tau:g}, lambda {predictor.memorization:g}, b"
+        f" {predictor.depth}, words {words}, hubs {predictor.hubs:g}; spelling {facts.spelling}"
         + ("" if reranker is None else f"; a reranker of {reranker.candidates} candidates")
     )

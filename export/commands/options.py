@@ -64,9 +64,15 @@ class IndexOptions:
         return IndexParameters(**given, recall_goal=goal)
 
 
+_NUMBERS = ("tau", "depth", "memorization", "words", "hubs")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PredictorOptions:
     """The predictor's defaults that should differ from the encoder's.
+
+    If none of the numbers is given, and the encoder was not trained on this data set, they are
+    chosen on held-out rows. This needs 500 rows with labels.
 
     Attributes
     ----------
@@ -82,6 +88,9 @@ class PredictorOptions:
         What the words that a query shares with a row add to their cosine, 0 to 2. Codes, and words
         of posted rows that few rows have, count at 0, too. Default: as chosen in training,
         otherwise 0.
+    hubs
+        Share of a key's hubness, its nearness to many queries, that is subtracted from its
+        similarity, 0 to 1. Default: as chosen in training, otherwise 0.
     spelling
         auto: search a misspelled query as it was meant; off: as it is. A request may choose
         otherwise. Default: auto, unless it loses more than 0.1 points of P@1 on rows of the bundle
@@ -92,6 +101,7 @@ class PredictorOptions:
     depth: int | None = None
     memorization: float | None = None
     words: float | None = None
+    hubs: float | None = None
     spelling: Spelling | None = None
 
     def __post_init__(self) -> None:
@@ -100,6 +110,7 @@ class PredictorOptions:
             ("depth", 1, MOST_DEPTH),
             ("memorization", 0, 1),
             ("words", 0, MOST_WORDS),
+            ("hubs", 0, 1),
         ):
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
@@ -110,9 +121,14 @@ class PredictorOptions:
         return PredictorFacts(
             **{
                 name: getattr(defaults, name) if (given := getattr(self, name)) is None else given
-                for name in ("tau", "depth", "memorization", "words")
+                for name in _NUMBERS
             }
         )
+
+    @property
+    def chooses(self) -> bool:
+        """Whether no number was given, so that all may be chosen on held-out rows."""
+        return all(getattr(self, name) is None for name in _NUMBERS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,7 +94,8 @@ class Reading:
 class Evidence:
     """A row that voted for a keyword. The weights of all its rows add up to the sum of votes.
 
-    `words` is what shared words added to the `similarity` of the vectors.
+    `words` is what shared words added to the `similarity` of the vectors, and `hub` what was
+    subtracted because the row is near to many queries, or added because it is near to few.
     """
 
     kind: RowKind
@@ -102,6 +103,7 @@ class Evidence:
     similarity: float
     weight: float
     words: float = 0.0
+    hub: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

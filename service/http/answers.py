@@ -38,6 +38,15 @@ class EvidenceAnswer(TypedDict):
     words: NotRequired[
         Annotated[float, doc("What words that both have added to the similarity, if any did.")]
     ]
+    hub: NotRequired[
+        Annotated[
+            float,
+            doc(
+                "What is subtracted because the row is near to many queries: less than 0 if it is"
+                " near to few. Only in bundles that count it."
+            ),
+        ]
+    ]
     weight: Annotated[
         float, doc("The row's part of the votes; the weights of all rows sum to them.")
     ]

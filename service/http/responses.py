@@ -273,6 +273,8 @@ def _evidence(row: Evidence) -> EvidenceAnswer:
     }
     if row.words:
         document["words"] = row.words
+    if row.hub:
+        document["hub"] = row.hub
     return document
 
 

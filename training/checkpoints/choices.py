@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.bundle import ranges
-from service.core.bundle.manifest import Refinement
+from service.core.bundle.manifest import PredictorFacts, Refinement
 from service.core.config import STRICT
 from service.core.errors import InvalidData
 from service.core.files.atomic import write_file
@@ -35,8 +35,9 @@ class Choices:
     """The system that trained the encoder, and the memory's temperature tau, lambda and b.
 
     `words` is what shared words add to a row's cosine. An encoder that was trained before words
-    counted has None: they do not count. `relevance` is the scale of the pairs' weights in the
-    memory's votes. If it was not chosen, it is None: weights count as the data set has them.
+    counted has None: they do not count. `hubs` is the share of a key's hubness that is subtracted
+    from its similarity (`service.core.index.hubs`). `relevance` is the scale of the pairs' weights
+    in the memory's votes. If it was not chosen, it is None: weights count as the data set has them.
     """
 
     system: str
@@ -44,7 +45,19 @@ class Choices:
     memorization: ranges.Share
     depth: ranges.Depth
     words: ranges.WordShare | None = None
+    hubs: ranges.Share = 0.0
     relevance: Relevance | None = None
+
+    @property
+    def predictor(self) -> PredictorFacts:
+        """The choices that a bundle's manifest has."""
+        return PredictorFacts(
+            tau=self.tau,
+            depth=self.depth,
+            memorization=self.memorization,
+            words=self.words,
+            hubs=self.hubs,
+        )
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -21,6 +21,7 @@ from scipy.sparse import csr_matrix, identity, vstack
 
 from service.core.index.exact import exact_search
 from service.core.index.found_rows import nearest, nearest_sharing, places_per_key, search_sharing
+from service.core.index.hubs import hubness, penalties, without_hubs
 from service.core.index.protocol import RowFilter, Tombstones, batches
 from service.core.lexical.hybrid import with_matches
 from service.core.lexical.lexicon import Lexicon, Matches, WordPart
@@ -122,6 +123,23 @@ class OfflineMemory:
             vectors_of=lambda rows: self.keys[rows],
         )
 
+    def without_hubs(self, found: Neighbours, *, share: float) -> Neighbours:
+        """Return the keys that queries found, hubs later than before, as served."""
+        similarities, rows = found
+        if not share:
+            return found
+        subtracted = penalties(self._hubness, share=share)[np.maximum(rows, 0)]
+        return without_hubs(similarities, rows, subtracted)
+
+    @cached_property
+    def _hubness(self) -> Floats:
+        """The hubness of each row; 0 for posted ones, which a bundle's hubness leaves out."""
+        trained = np.setdiff1d(np.arange(len(self.keys)), self.posted)
+        instances = int(np.searchsorted(trained, self.instances))
+        found = np.zeros(len(self.keys), np.float32)
+        found[trained] = hubness(self.keys[trained], instances=instances)
+        return found
+
     @property
     def instances(self) -> int:
         """N, the number of instances."""
@@ -218,12 +236,12 @@ class RetrievedKeys:
     def of_choices(self, choices: Choices) -> Neighbours:
         """Return the keys that can vote at the chosen lambda, b and weight of words."""
         found = self.voting(choices.memorization, choices.depth)
-        if choices.words is None or self.texts is None:
-            return found
-        memorization, words = choices.memorization, choices.words
-        return self.memory.with_words(
-            found, self.queries, self._matches, memorization=memorization, words=words
-        )
+        if choices.words is not None and self.texts is not None:
+            memorization, words = choices.memorization, choices.words
+            found = self.memory.with_words(
+                found, self.queries, self._matches, memorization=memorization, words=words
+            )
+        return self.memory.without_hubs(found, share=choices.hubs)
 
     @cached_property
     def _matches(self) -> list[Matches]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from training.fitting.facts import DataFacts, Transformer, step_memory
 from training.fitting.trial import Trial, gain
-from training.selection.memory_choices import WORDS
+from training.selection.memory_choices import HUBS, WORDS
 from training.selection.validation import SAMPLED
 
 QUICK, QUICK_ANCE, QUICK_UNIDEC = "rae-quick", "ance-quick", "unidec-quick"
@@ -130,6 +130,7 @@ class Situation:
             "validation.checks=1",
             "validation.untrained=false",
             f"validation.words=[{', '.join(f'{words:g}' for words in WORDS)}]",
+            f"validation.hubs=[{', '.join(f'{share:g}' for share in HUBS)}]",
             f"seed={self.seed}",
         )
 

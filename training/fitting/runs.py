@@ -50,7 +50,7 @@ from training.loop.state import Progress
 from training.loop.trainer import Trainer
 from training.models.torch_encoder import TorchEncoder
 from training.recipes import recipe as recipes
-from training.selection.memory_choices import DEPTHS, WORDS, choose_on
+from training.selection.memory_choices import DEPTHS, HUBS, WORDS, choose_on
 from training.selection.validation import Slices, hold_out, retrieve_held_out
 
 SPARE, LARGEST_SPARE = 0.5, 0.1  # reserve: share of the time after the steps, of a split's
@@ -79,7 +79,7 @@ def first_trial(
     slices = splits_of(dataset, facts, record, seed=seed)
     depth = max(*DEPTHS, UNCHOSEN.depth)
     splits = [retrieve_held_out(dataset, one, instances, labels, depth=depth) for one in slices]
-    choose = partial(choose_on, start=UNCHOSEN, metrics=METRICS, words=WORDS)
+    choose = partial(choose_on, start=UNCHOSEN, metrics=METRICS, words=WORDS, hubs=HUBS)
     measured = [measure(split, choose(split)) for split in splits]
     choosing, computing = perf_counter() - encoded, process_time() - computed
     cost = Cost(

@@ -21,7 +21,7 @@ from rich.text import Text
 from service.core.types import Rows
 from training.checkpoints.choices import UNCHOSEN, Choices
 from training.datasets.pair_weights import Relevance, relevance, vote_weights
-from training.selection.memory_choices import WORDS, choose_on
+from training.selection.memory_choices import HUBS, WORDS, choose_on
 from training.selection.validation import (
     Gain,
     HeldOutRetrieval,
@@ -255,7 +255,7 @@ def chosen_with(scale: Relevance, held_out: HeldOutRetrieval, given: Measured) -
         return replace(given, choices=replace(given.choices, relevance=scale))
     scaled = _scaled(held_out, scale)
     start = replace(UNCHOSEN, relevance=scale)
-    return measure(scaled, choose_on(scaled, start, metrics=METRICS, words=WORDS))
+    return measure(scaled, choose_on(scaled, start, metrics=METRICS, words=WORDS, hubs=HUBS))
 
 
 def _scaled(held_out: HeldOutRetrieval, scale: Relevance) -> HeldOutRetrieval:

@@ -209,6 +209,8 @@ class NovelEvaluation:
                 memorization=method.memorization,
                 words=self.predictor.words,
             )
+        if method.depth is not None:
+            retrieved = memory.without_hubs(retrieved, share=self.predictor.hubs)
         ranked = predict(
             memory,
             retrieved,

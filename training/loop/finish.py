@@ -114,11 +114,17 @@ def _choose_with(
     trainer: Trainer, validation: Validation, instances: Floats, labels: Floats, start: Choices
 ) -> tuple[float, Choices]:
     """Return the best choices for keys [N, d] and [L, d], and before them their criterion."""
-    metrics = trainer.recipe.validation.metrics
+    settings = trainer.recipe.validation
     held_out = validation.retrieve(instances, labels, depth=max(*DEPTHS, start.depth))
-    words, on_tried = trainer.recipe.validation.words, trainer.journal.tried
-    best = choose_on(held_out, start, metrics=metrics, words=words, on_tried=on_tried)
-    return criterion({best.memorization: held_out.metrics(best)}, metrics), best
+    best = choose_on(
+        held_out,
+        start,
+        metrics=settings.metrics,
+        words=settings.words,
+        hubs=settings.hubs,
+        on_tried=trainer.journal.tried,
+    )
+    return criterion({best.memorization: held_out.metrics(best)}, settings.metrics), best
 
 
 def write_facts(

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from service.core.bundle import reranker_files
-from service.core.bundle.manifest import PredictorFacts, RerankerFacts
+from service.core.bundle.manifest import RerankerFacts
 from service.core.bundle.reranker_files import RerankerFiles
 from service.core.prediction.reranking.features import FEATURES
 from service.core.prediction.reranking.reranker import OnnxTrees
@@ -66,17 +66,11 @@ def _write_onnx(trees: LearnedTrees, path: Path) -> None:
 
 
 def _facts(learned: LearnedReranker, trees: LearnedTrees) -> RerankerFacts:
-    choices = learned.scoring.choices
     return RerankerFacts(
         candidates=learned.settings.candidates,
         features=list(FEATURES),
         trees=trees.count,
         unknown_rarity=learned.rarity.unknown,
-        predictor=PredictorFacts(
-            tau=choices.tau,
-            depth=choices.depth,
-            memorization=choices.memorization,
-            words=choices.words,
-        ),
+        predictor=learned.scoring.choices.predictor,
         **asdict(learned.calibration),
     )

@@ -1,4 +1,4 @@
-"""Chooses the memory's temperature, lambda, b and weight of words on held-out rows.
+"""Chooses the memory's temperature, lambda, b, weight of words and share of hubs.
 
 RAE-XMC uses the training temperature in the memory, too. On both of our data sets a different one
 predicts best, so it is chosen here, without further training.
@@ -24,6 +24,7 @@ TAUS = (0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
 MEMORIZATIONS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 DEPTHS = (50, 100, 200, 400)
 WORDS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.2)  # that `fit` tries
+HUBS = (0.0, 0.25, 0.5)  # shares of hubness that `fit` tries; CSLS subtracts half
 COARSE_MEMORIZATIONS = (0.3, 0.5, 0.7)  # lambdas with which each temperature is tried first
 
 Tried = Callable[[Choices, dict[str, float]], None]
@@ -35,9 +36,11 @@ def choose_on(
     *,
     metrics: Sequence[str],
     words: Sequence[float] = (0.0,),
+    hubs: Sequence[float] = (0.0,),
     on_tried: Tried = lambda choices, metrics: None,
 ) -> Choices:
-    """Choose the temperature at the b of `start`, then b and lambda together, then one of `words`.
+    """Choose the temperature at the b of `start`, then b and lambda together, then one of `words`
+    and one of `hubs`.
 
     The first of equally good choices wins; `DEPTHS` is ascending, because a smaller depth is
     faster. `on_tried` is called with each tried choice and its metrics.
@@ -62,11 +65,20 @@ def choose_on(
         ),
         key=score,
     )
-    return max((replace(with_best_depth, words=weight) for weight in words), key=score)
+    with_best_words = max((replace(with_best_depth, words=weight) for weight in words), key=score)
+    return max((replace(with_best_words, hubs=share) for share in hubs), key=score)
 
 
-def choices_for(dataset: Dataset, instances: Floats, labels: Floats, *, slices: Slices) -> Choices:
-    """The best tau, lambda, b and weight of words on held-out rows, as for trained encoders.
+def choices_for(
+    dataset: Dataset,
+    instances: Floats,
+    labels: Floats,
+    *,
+    slices: Slices,
+    words: Sequence[float] = (0.0,),
+    hubs: Sequence[float] = (0.0,),
+) -> Choices:
+    """What `choose_on` chooses on held-out rows, as for trained encoders.
 
     `instances` [N, d] are the vectors of the training rows, `labels` [L, d] those of the labels.
     """
@@ -74,4 +86,5 @@ def choices_for(dataset: Dataset, instances: Floats, labels: Floats, *, slices: 
         return UNCHOSEN
     depth = max(*DEPTHS, UNCHOSEN.depth)
     held_out = retrieve_held_out(dataset, slices, instances, labels, depth=depth)
-    return choose_on(held_out, UNCHOSEN, metrics=ValidationSettings().metrics)
+    metrics = ValidationSettings().metrics
+    return choose_on(held_out, UNCHOSEN, metrics=metrics, words=words, hubs=hubs)

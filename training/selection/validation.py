@@ -50,7 +50,8 @@ class ValidationSettings:
     choose on them how novel labels are represented. Rows are `drawn` by number or by a hash of
     their texts; by hash, a later run on more data holds out rows that an earlier run held out too.
     After training, all `words` are tried as the weight of shared words in the memory; at 0, only
-    codes and posted rows are found by words.
+    codes and posted rows are found by words. Then all `hubs` are tried as the share of a key's
+    hubness that is subtracted.
     """
 
     rows: Natural = 1_000
@@ -65,6 +66,7 @@ class ValidationSettings:
     metrics: tuple[str, ...] = ("P@1", "P@5", "R@100", "PSP@5")
     mixing: Annotated[tuple[Share, ...], Field(min_length=1)] = (1.0,)
     words: Annotated[tuple[ranges.WordShare, ...], Field(min_length=1)] = (0.0,)
+    hubs: Annotated[tuple[Share, ...], Field(min_length=1)] = (0.0,)
 
 
 SAMPLED = 16_384  # texts of a large memory on which `mixing` is chosen
@@ -130,11 +132,20 @@ def hidden_labels(dataset: Dataset, *, share: float, seed: int) -> Rows:
     return np.sort(drawn[: round(share * len(clicked))])
 
 
-def default_slices(labels_of: csr_matrix, filtered: csr_matrix) -> Slices:
-    """The slices for an encoder trained elsewhere: 1,000 held-out rows, at most a fifth of all."""
+def default_slices(
+    labels_of: csr_matrix, filtered: csr_matrix, *, unseen: Bools | None = None
+) -> Slices:
+    """The slices for an encoder trained elsewhere: 1,000 held-out rows, at most a fifth of all.
+
+    Only rows that are `unseen` [N] by the encoder are held out; None stands for all.
+    """
     candidates = TrainingPairs(labels_of=labels_of, filtered=filtered).trainable()
     count = min(HELD_OUT_ROWS, len(candidates) // 5)
-    return hold_out(candidates, total=labels_of.shape[0], count=count, seed=0)
+    if unseen is not None:
+        count = min(count, int(np.count_nonzero(unseen[candidates])))
+    return hold_out(
+        candidates, total=labels_of.shape[0], count=count, seed=0, unseen=unseen if count else None
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -14,6 +14,8 @@
 |                                 | so the identity block of V is not stored                   |
 | `values/weights.npy`            | optional: float32, the weight of each vote in `indices`;   |
 |                                 | without it every vote weighs 1                             |
+| `hubs.npy`                      | optional: fp16 [N + L], what is subtracted from the        |
+|                                 | similarities of each row, see `index.hubs`                 |
 | `instances/texts.*`             | instance texts, see `text_store`                           |
 | `instances/clicks.npy`          | in snapshots: int64, ascending, the instances that were    |
 |                                 | posted as clicks, so that a repeated click replaces its row|
@@ -61,9 +63,11 @@ from service.core.types import Floats, Halves, Indices, Rows
 ENCODER, TOKENIZER = "encoder.onnx", "tokenizer.json"
 KEYS, BASE_SEGMENT = "keys.npy", "segments/base.index"
 INDPTR, INDICES, VOTE_WEIGHTS = "values/indptr.npy", "values/indices.npy", "values/weights.npy"
+HUBS = "hubs.npy"
 INSTANCE_TEXTS, CLICKS = "instances/texts", "instances/clicks.npy"
 LABEL_IDS, LABEL_TEXTS, LABEL_DETAILS = "labels/ids", "labels/texts", "labels/details"
 MOST_VOTE_WEIGHT = 1e9
+MOST_HUBNESS = 4.0  # more than two cosines can differ
 _COMPARED_ROWS = 8_192  # rows compared at once
 
 
@@ -85,6 +89,7 @@ class Bundle:
     label_details: LabelDetails
     words: FrozenWords
     vote_weights: Floats | None = None  # of the votes in `indices`; None: every vote weighs 1
+    hubs: Halves | None = None  # [N + L], subtracted from the rows' similarities; None: nothing is
     novel: NovelFiles | None = None
     items: ItemFiles | None = None
     reranker: RerankerFiles | None = None
@@ -116,6 +121,8 @@ def files_read(facts: Manifest) -> list[str]:
     ]
     if f"{LABEL_DETAILS}.bin" in facts.files:
         names += text_store.files(LABEL_DETAILS)
+    if facts.predictor.hubs:
+        names.append(HUBS)
     if facts.novel is not None:
         names += irene_files.FILES
     if facts.items is not None:
@@ -160,6 +167,7 @@ def open_bundle(folder: Path, *, verify: bool = True, device: ScanDevice | None 
             if VOTE_WEIGHTS in facts.files
             else None
         ),
+        hubs=mapped(folder / HUBS, np.float16, (memory.rows,)) if facts.predictor.hubs else None,
         instance_texts=TextStore(folder / INSTANCE_TEXTS, count=memory.instances),
         **{
             field: mapped(folder / name, np.int64) if name in facts.files else np.zeros(0, np.int64)
@@ -235,6 +243,8 @@ def _check_numbers(bundle: Bundle) -> None:
     require_within(folder / INDICES, bundle.indices, 0, labels)
     if bundle.vote_weights is not None:
         require_within(folder / VOTE_WEIGHTS, bundle.vote_weights, 0.0, MOST_VOTE_WEIGHT)
+    if bundle.hubs is not None:
+        require_within(folder / HUBS, bundle.hubs, -MOST_HUBNESS, MOST_HUBNESS)
     for name, rows, stop in (
         (CLICKS, bundle.clicks, bundle.instances),
         (word_files.POSTED, bundle.posted, bundle.manifest.memory.rows),

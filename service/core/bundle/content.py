@@ -21,6 +21,10 @@ from service.core.bundle.bundle import (
     BASE_SEGMENT,
     CLICKS,
     ENCODER,
+    HUBS,
+    INDICES,
+    INDPTR,
+    KEYS,
     LABEL_DETAILS,
     TOKENIZER,
     VOTE_WEIGHTS,
@@ -80,6 +84,7 @@ class BundleContent:
     index: IndexParameters
     metrics: dict[str, float]
     vote_weights: Floats | None = None  # of `indices`; None: every vote weighs 1
+    hubs: Halves | None = None  # [N + L], if the predictor's `hubs` are above 0
     clicks: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # posted instances
     posted: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # all posted rows
     label_details: Sequence[str] = ()  # [L] texts from `label_details.dump`, or empty
@@ -166,19 +171,12 @@ def write_bundle(
     with new_folder(target) as folder:
         for source, name in ((content.encoder_onnx, ENCODER), (content.tokenizer_json, TOKENIZER)):
             (folder / name).write_bytes(source.read_bytes())
-        np.save(folder / "keys.npy", content.keys)
-        (folder / "values").mkdir()
-        np.save(folder / "values/indptr.npy", content.indptr.astype(np.int64))
-        np.save(folder / "values/indices.npy", content.indices.astype(np.int32))
-        if content.vote_weights is not None:
-            np.save(folder / VOTE_WEIGHTS, content.vote_weights.astype(np.float32))
+        _write_rows(content, folder)
         text_store.write(folder / "instances/texts", content.instance_texts)
         text_store.write(folder / "labels/ids", content.label_ids, lookup=True)
         text_store.write(folder / "labels/texts", content.label_texts)
         texts = chain(content.instance_texts, content.label_texts)
         word_files.write(texts, folder, posted=content.posted)
-        if len(content.clicks):
-            np.save(folder / CLICKS, content.clicks.astype(np.int64))
         if content.label_details:
             text_store.write(folder / LABEL_DETAILS, content.label_details)
         if content.novel is not None:
@@ -201,6 +199,21 @@ def write_bundle(
         manifest.write(_describe(content, folder, facts), folder)
         if choose is not None:
             manifest.write(choose(open_bundle(folder, verify=False)), folder)
+
+
+def _write_rows(content: BundleContent, folder: Path) -> None:
+    """Write the keys of all rows, what they vote for, and the optional arrays of rows."""
+    np.save(folder / KEYS, content.keys)
+    for file in (INDPTR, CLICKS):
+        (folder / file).parent.mkdir()
+    np.save(folder / INDPTR, content.indptr.astype(np.int64))
+    np.save(folder / INDICES, content.indices.astype(np.int32))
+    if content.vote_weights is not None:
+        np.save(folder / VOTE_WEIGHTS, content.vote_weights.astype(np.float32))
+    if content.hubs is not None:
+        np.save(folder / HUBS, content.hubs.astype(np.float16))
+    if len(content.clicks):
+        np.save(folder / CLICKS, content.clicks.astype(np.int64))
 
 
 def _indexed(content: BundleContent, folder: Path, progress: Progress) -> ItemFiles | None:

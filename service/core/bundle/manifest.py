@@ -131,13 +131,15 @@ class PredictorFacts:
     """The temperature tau, and the defaults of b (`depth`) and lambda (`memorization`).
 
     `words` is what shared words add to the cosine of a row that the encoder was trained on. Without
-    it, rows are found by their vectors alone, as by bundles that were made before.
+    it, rows are found by their vectors alone, as by bundles that were made before. `hubs` is the
+    share of a key's hubness that is subtracted from its similarity (`index.hubs`).
     """
 
     tau: ranges.Temperature
     depth: ranges.Depth
     memorization: ranges.Share
     words: ranges.WordShare | None = None
+    hubs: ranges.Share = 0.0
 
     def options(self, base: PredictOptions, **requested: Any) -> PredictOptions:
         """Return `base` with the requested lambda and b; None stands for the bundle's default."""

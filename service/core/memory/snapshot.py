@@ -51,12 +51,12 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
     new_column = np.full(view.labels.columns, -1, np.int32)
     new_column[columns] = np.arange(len(columns), dtype=np.int32)
     labels = [view.labels.at(column) for column in columns.tolist()]
-    posted = view.posted(np.concatenate([instances, np.array(label_rows, np.int64)]))
+    kept = np.concatenate([instances, np.array(label_rows, np.int64)])
     new_row = {row: place for place, row in enumerate(instances.tolist())}
     content = BundleContent.like(
         view.bundle,
         name=name,
-        keys=view.vectors(np.concatenate([instances, np.array(label_rows, np.int64)])),
+        keys=view.vectors(kept),
         indptr=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
         indices=new_column[votes],
         instance_texts=[view.text(row) for row in instances.tolist()],
@@ -70,7 +70,8 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
         clicks=np.array(
             sorted(new_row[click.row] for click in view.ownership.clicks.values()), np.int64
         ),
-        posted=np.flatnonzero(posted),
+        posted=np.flatnonzero(view.posted(kept)),
+        hubs=None if view.bundle.hubs is None else view.penalties(kept),
         label_details=_details(view, labels, new_row),
         version=view.version,
         log=log,

@@ -25,6 +25,7 @@ from service.core.index.found_rows import (
     pad,
     places_per_key,
 )
+from service.core.index.hubs import without_hubs
 from service.core.index.parts import Part, with_sealed
 from service.core.items.fusion import FusedQueries, OnnxFusion, fused
 from service.core.items.item_memory import ItemMemory
@@ -194,17 +195,31 @@ class View:
         `words` is what shared words add to the cosines of trained rows; with None, words find
         nothing. `covered` adds the labels that consist of words of the query. Returns what
         `retrieve` does, with up to `MOST_MATCHES` further rows per query, and `MOST_COVERED`.
+        Hubs come later than there if the bundle says so.
         """
         similarities, rows = self.retrieve(vectors, depth=depth, kind=kind, exact=exact)
-        if words is None and not covered:
+        if words is not None or covered:
+            similarities, rows = with_matches(
+                similarities,
+                rows,
+                matches=[self.matches(query, kind, words, covered=covered) for query in queries],
+                queries=vectors,
+                vectors_of=self.vectors,
+            )
+        if self.bundle.hubs is None:
             return similarities, rows
-        return with_matches(
-            similarities,
-            rows,
-            matches=[self.matches(query, kind, words, covered=covered) for query in queries],
-            queries=vectors,
-            vectors_of=self.vectors,
-        )
+        return without_hubs(similarities, rows, self.penalties(rows))
+
+    def penalties(self, rows: Rows) -> Halves:
+        """Return what is subtracted from the similarities of `rows`, [B, b] or [b].
+
+        It is 0 for rows that were posted since the training.
+        """
+        subtracted = np.zeros(rows.shape, np.float16)
+        if self.bundle.hubs is not None:
+            of_base = (rows >= 0) & (rows < self.base_rows)
+            subtracted[of_base] = self.bundle.hubs[rows[of_base]]
+        return subtracted
 
     def matches(
         self, query: str, kind: RowKind | None, words: float | None, *, covered: bool = False

@@ -466,19 +466,22 @@ def evidence(view: View, ranking: Ranking, matches: Match) -> list[tuple[Evidenc
     equal = keys if vote_weights is None else np.arange(len(keys))  # equal ones share an Evidence
     _, first, place = np.unique(equal, return_index=True, return_inverse=True)
     keys = keys[first]
+    subtracted = view.penalties(rows[keys])
     added = dict(zip(matches[0].tolist(), matches[1].tolist(), strict=True))
     shared = [
         Evidence(
             kind=RowKind.INSTANCE if is_instance else RowKind.LABEL,
             text=view.text(row),
-            similarity=similarity - added.get(row, 0.0),
+            similarity=similarity - added.get(row, 0.0) + hub,
             words=added.get(row, 0.0),
+            hub=hub,
             weight=weight,
         )
-        for is_instance, row, similarity, weight in zip(
+        for is_instance, row, similarity, hub, weight in zip(
             view.is_instance(rows[keys]).tolist(),
             rows[keys].tolist(),
             similarities[keys].tolist(),
+            subtracted.tolist(),
             weights[first].tolist(),
             strict=True,
         )

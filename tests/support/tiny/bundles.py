@@ -66,6 +66,7 @@ def make_bundle(
     version: int = 0,
     log: str = "",
     vote_weights: Sequence[float] | None = None,
+    hubs: Sequence[float] | None = None,
     novel: int | None = None,
     items: Mapping[str, str] | None = None,
     reranked: int | None = None,
@@ -75,7 +76,7 @@ def make_bundle(
 
     `novel` is a seed and adds IRENE's files, with classifiers of all labels except the last one.
     `items` maps ids to texts and adds an item memory. `reranked` adds a reranker of that many
-    candidates.
+    candidates. `hubs` are subtracted from the similarities of the rows.
     """
     catalogue = catalogue or Catalogue()
     instances, labels = list(catalogue.instances), list(catalogue.labels.values())
@@ -101,13 +102,16 @@ def make_bundle(
             instance_texts=instances,
             label_ids=list(catalogue.labels),
             label_texts=labels,
-            predictor=PredictorFacts(tau=tau, depth=depth, memorization=0.5),
+            predictor=PredictorFacts(
+                tau=tau, depth=depth, memorization=0.5, hubs=0.0 if hubs is None else 0.5
+            ),
             index=index or IndexParameters(m=8, ef_construction=40, ef=64),
             metrics={"parity.cosine_mean": 1.0},
             label_details=label_details,
             version=version,
             log=log,
             vote_weights=None if vote_weights is None else np.array(vote_weights, np.float32),
+            hubs=None if hubs is None else np.array(hubs, np.float16),
             items=items and tiny_items(source, encoder, items),
         )
         content = _with_options(content, source, novel, reranked)
@@ -119,6 +123,7 @@ def write_whole_bundle(target: Path, **options: Any) -> Path:
     """Write a bundle with every optional part."""
     weights = [1.0, 0.5, 1.5, 1.0, 0.5, 1.5, 1.0, 1.0, 1.0]
     parts = {"novel": 0, "items": ITEMS, "reranked": 4, "vote_weights": weights}
+    parts |= {"hubs": np.linspace(-0.1, 0.1, len(INSTANCES) + len(LABELS))}
     return make_bundle(target, **parts, version=7, log="0f" * 16, **options)
 
 

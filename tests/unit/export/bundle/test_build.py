@@ -27,6 +27,7 @@ from service.core.types import PredictOptions, Role
 from tests.support.tiny.bundles import INSTANCES, LABELS
 from tests.support.tiny.export import TinyReference, tiny_dataset, without_labels
 from tests.support.tiny.reranker import tiny_reranker
+from training.checkpoints.choices import Choices
 from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import Relevance
 
@@ -69,6 +70,26 @@ def build(encoder: ExportedEncoder, tmp_path: Path) -> Build:
         return open_bundle(target)
 
     return build
+
+
+CHOSEN = Choices(system="", tau=0.06, depth=50, memorization=0.3, words=0.4, hubs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("fewest", "choose", "origin"),
+    [(1, True, False), (1, False, False), (100, True, False), (1, True, True)],
+)
+def test_numbers_are_chosen_if_no_run_chose_them(
+    build: Build, monkeypatch: pytest.MonkeyPatch, fewest: int, choose: bool, origin: bool
+) -> None:
+    monkeypatch.setattr(export, "FEWEST_HELD_OUT", fewest)
+    monkeypatch.setattr(export, "choices_for", lambda *data, **options: CHOSEN)
+    monkeypatch.setattr(ExportedEncoder, "chosen_on", lambda encoder, dataset: origin)
+    bundle = build(choose=choose)
+    are_chosen = (fewest, choose, origin) == (1, True, False)
+    chosen = CHOSEN.predictor if are_chosen else OPTIONS.predictor
+    assert bundle.manifest.predictor == chosen
+    assert (bundle.hubs is not None) == are_chosen
 
 
 def entries(folder: Path) -> set[str]:

@@ -1,5 +1,6 @@
 """The offline prediction equals the served one, and the paper's equations hold by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,11 +8,13 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from service.core.bundle.bundle import open_bundle
+from service.core.index import hubs
 from service.core.memory.knowledge_memory import KnowledgeMemory
-from service.core.prediction.predictor import Predictor
+from service.core.prediction.predictor import Predictor, voting_kind
 from service.core.types import PredictOptions, Role
 from tests.support.tiny.bundles import LABELS, Catalogue, make_bundle
 from tests.support.tiny.encoder import TrigramEncoder
+from training.checkpoints.choices import UNCHOSEN
 from training.datasets.pair_weights import vote_weights
 from training.evaluation.prediction import OfflineMemory, predict, retrieve
 
@@ -48,6 +51,36 @@ def test_it_ranks_as_the_serving_predictor(
         assert [uids[column] for column in line if column >= 0] == [
             keyword.id for keyword in prediction.keywords
         ]
+
+
+@pytest.mark.parametrize("memorization", [0.0, 0.5, 1.0])
+def test_hubs_come_as_late_as_when_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memorization: float
+) -> None:
+    monkeypatch.setattr(hubs, "NEAREST", 3)  # the catalogue has few known queries
+    encoder, rows = TrigramEncoder(), Catalogue().votes()
+    indptr = np.cumsum([0, *map(len, rows)])
+    votes = csr_matrix(
+        (np.ones(indptr[-1]), np.concatenate(rows), indptr), shape=(len(rows), len(LABELS))
+    )
+    plain = open_bundle(make_bundle(tmp_path / "plain", encoder=encoder))
+    keys = OfflineMemory(
+        keys=np.asarray(plain.keys), labels_of=votes, label_ids=list(plain.label_ids)
+    )
+    subtracted = hubs.penalties(hubs.hubness(keys.keys, instances=len(rows)), share=0.5)
+    assert np.ptp(subtracted) > 0.05
+    bundle = open_bundle(make_bundle(tmp_path / "bundle", encoder=encoder, hubs=subtracted))
+    vectors = encoder.embed(encoder.tokenize(QUERIES, role=Role.QUERY))
+    choices = replace(UNCHOSEN, tau=0.1, memorization=memorization, depth=20, hubs=0.5, words=None)
+
+    found = retrieve(keys, vectors, depth=20).of_choices(choices)
+    served = KnowledgeMemory(bundle).view.search(
+        QUERIES, vectors, depth=20, kind=voting_kind(memorization), exact=True
+    )
+
+    width = np.count_nonzero(served[1][0] >= 0)
+    assert found[1][:, :width].tolist() == served[1][:, :width].tolist()
+    assert found[0][:, :width].tolist() == served[0][:, :width].tolist()
 
 
 # In the plane, a query's similarities to two instances and two labels are .8, .6 and .6, 0.

@@ -13,7 +13,7 @@ from tests.support.tiny.training import tiny_dataset
 from training.checkpoints.choices import Choices
 from training.loop.training_data import training_pairs
 from training.recipes import recipe
-from training.selection.memory_choices import DEPTHS, MEMORIZATIONS, TAUS, WORDS, choose_on
+from training.selection.memory_choices import DEPTHS, HUBS, MEMORIZATIONS, TAUS, WORDS, choose_on
 from training.selection.validation import (
     Validation,
     ValidationSettings,
@@ -105,12 +105,15 @@ def test_what_is_best_on_the_held_out_rows_is_chosen() -> None:
         start,
         metrics=("P@1", "P@5"),
         words=WORDS,
+        hubs=HUBS,
         on_tried=lambda choices, _: tried.append(choices),
     )
 
     assert {each.tau for each in tried} == {0.07, *TAUS}
-    last = tried[-len(DEPTHS) * len(MEMORIZATIONS) - len(WORDS) : -len(WORDS)]
+    assert [each.hubs for each in tried[-len(HUBS) :]] == [*HUBS]
+    del tried[-len(HUBS) :]
     assert [each.words for each in tried[-len(WORDS) :]] == [*WORDS]
+    last = tried[-len(DEPTHS) * len(MEMORIZATIONS) - len(WORDS) : -len(WORDS)]
     assert {(each.depth, each.memorization) for each in last} == {
         (depth, memorization) for depth in DEPTHS for memorization in MEMORIZATIONS
     }

@@ -104,7 +104,7 @@ def test_facts_that_are_none_are_left_out(tiny_bundle_folder: Path) -> None:
     assert manifest.read(tiny_bundle_folder).novel is None
     document = orjson.loads((tiny_bundle_folder / FILE_NAME).read_bytes())
     assert not {"novel", "items", "reranker"} & set(document)
-    assert set(document["predictor"]) == {"tau", "depth", "memorization"}
+    assert set(document["predictor"]) == {"tau", "depth", "memorization", "hubs"}
 
 
 def test_the_fingerprint_changes_with_every_fact(facts: Manifest) -> None:

@@ -20,7 +20,7 @@ from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
 from service.core.types import Keyword, NewLabel, PredictOptions, Role
 from tests.support.changes import ENCODER, click, delete, put, seal
-from tests.support.tiny.bundles import LABELS, Catalogue
+from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue, make_bundle
 from tests.support.views import described_rows, labels_by_id, row_counts
 
 LOG = "0f" * 16
@@ -96,6 +96,19 @@ def test_a_snapshot_answers_as_the_view_did(memory: KnowledgeMemory, bundle: Bun
     assert list(after) == list(before)
     assert after["lamp"].metadata == {"bid": "0.10"}
     assert bundle.label_details.at(after["stove"].index) == Details()
+
+
+def test_a_snapshot_keeps_the_hubs_of_trained_rows(tmp_path: Path) -> None:
+    hubs = np.linspace(-0.2, 0.2, len(INSTANCES) + len(LABELS))
+    folder = make_bundle(tmp_path / "bundle", encoder=ENCODER, hubs=hubs)
+    memory = KnowledgeMemory(open_bundle(folder), MemoryLimits(seal_rows=3, fan_out=2))
+    memory.apply(CHANGES)
+    view, after = memory.view, opened(snapshot(memory.view, tmp_path / "snapshot")).view
+    assert_same_answers(after, view)
+    rows = after.alive_rows()
+    posted = after.posted(rows)
+    assert not after.penalties(rows)[posted].any()
+    assert after.penalties(rows)[~posted].all()
 
 
 def test_a_snapshot_names_its_origin(
