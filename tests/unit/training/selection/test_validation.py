@@ -110,10 +110,14 @@ def test_what_is_best_on_the_held_out_rows_is_chosen() -> None:
     )
 
     assert {each.tau for each in tried} == {0.07, *TAUS}
-    assert [each.hubs for each in tried[-len(HUBS) :]] == [*HUBS]
-    del tried[-len(HUBS) :]
-    assert [each.words for each in tried[-len(WORDS) :]] == [*WORDS]
-    last = tried[-len(DEPTHS) * len(MEMORIZATIONS) - len(WORDS) : -len(WORDS)]
+    numbers, words, hubs = (
+        tried[: -len(WORDS) - len(HUBS)],
+        tried[-len(WORDS) - len(HUBS) : -len(HUBS)],
+        tried[-len(HUBS) :],
+    )
+    assert [each.words for each in words] == [*WORDS]
+    assert [each.hubs for each in hubs] == [*HUBS]
+    last = numbers[-len(DEPTHS) * len(MEMORIZATIONS) :]
     assert {(each.depth, each.memorization) for each in last} == {
         (depth, memorization) for depth in DEPTHS for memorization in MEMORIZATIONS
     }
