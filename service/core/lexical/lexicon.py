@@ -211,11 +211,10 @@ class Lexicon:
         It is the distance of optimal string alignment, in which a transposition is one edit. Words
         with digits, with fewer than three characters, or without a common bigram are left out.
         """
-        bigrams = bigrams_of(word)
-        least = max(1, len(bigrams) - _BIGRAMS_AN_EDIT * distance)
+        bigrams, most = bigrams_of(word), _BIGRAMS_AN_EDIT * distance
         edits: dict[str, int] = {}
         for part in self.parts:
-            words = list(map(part.index.word, part.index.sharing(bigrams, least).tolist()))
+            words = list(map(part.index.word, part.index.sharing(bigrams, most).tolist()))
             found = process.extract(
                 word, words, scorer=OSA.distance, score_cutoff=distance, limit=None
             )

@@ -66,8 +66,11 @@ class WordIndex(Protocol):
         """Return the numbers of distinct words of rows at `places` that have some."""
         ...
 
-    def sharing(self, bigrams: Sequence[int], least: int) -> Rows:
-        """Return the numbers of words that have at least `least` of the distinct `bigrams`."""
+    def sharing(self, bigrams: Sequence[int], most: int) -> Rows:
+        """Return the numbers of words that share one of the distinct `bigrams`, or more.
+
+        At most `most` bigrams are only in the word, and as many only among `bigrams`.
+        """
         ...
 
     def restricted(self, rows: Rows) -> Restricted:
@@ -129,8 +132,11 @@ class FrozenWords:
     def _sizes(self) -> Rows:
         return np.bincount(self.postings)
 
-    def sharing(self, bigrams: Sequence[int], least: int) -> Rows:
-        """Return the numbers of words that have at least `least` of the distinct `bigrams`."""
+    def sharing(self, bigrams: Sequence[int], most: int) -> Rows:
+        """Return the numbers of words that share one of the distinct `bigrams`, or more.
+
+        At most `most` bigrams are only in the word, and as many only among `bigrams`.
+        """
         if not len(self.bigrams):
             return np.zeros(0, np.int64)
         wanted = np.array(bigrams, np.int64)
@@ -144,7 +150,12 @@ class FrozenWords:
                 strict=True,
             )
         ]
-        return _occurring(entries, least, len(self.words))
+        return _occurring(entries, self._distinct, least=len(bigrams) - most, most=most)
+
+    @cached_property
+    def _distinct(self) -> Indices:
+        """The number of distinct bigrams of each word, [W]."""
+        return np.bincount(self.bigram_words, minlength=len(self.words)).astype(np.int32)
 
     def restricted(self, rows: Rows) -> Restricted:
         """Return the postings of the rows at places `rows` [m], ascending."""
@@ -186,6 +197,7 @@ class LiveWords:
         self._words: list[str] = []
         self._postings: list[Growing] = []
         self._by_bigram: dict[int, Growing] = {}
+        self._distinct = Growing()  # the number of distinct bigrams of each word
         self._rows: list[tuple[int, ...]] = []  # the words of each row
 
     def write(self, start: int, texts: Iterable[str]) -> None:
@@ -216,11 +228,14 @@ class LiveWords:
         """Return the numbers of distinct words of rows at `places` that have some."""
         return np.array([len(self._rows[place]) for place in places.tolist()], np.int64)
 
-    def sharing(self, bigrams: Sequence[int], least: int) -> Rows:
-        """Return the numbers of words that have at least `least` of the distinct `bigrams`."""
-        words = len(self._words)
+    def sharing(self, bigrams: Sequence[int], most: int) -> Rows:
+        """Return the numbers of words that share one of the distinct `bigrams`, or more.
+
+        At most `most` bigrams are only in the word, and as many only among `bigrams`.
+        """
+        distinct = self._distinct.view()
         entries = [self._by_bigram[one].view() for one in bigrams if one in self._by_bigram]
-        return _occurring(entries, least, words)
+        return _occurring(entries, distinct, least=len(bigrams) - most, most=most)
 
     def restricted(self, rows: Rows) -> Restricted:
         """Return the postings of the rows at places `rows` [m], ascending."""
@@ -234,9 +249,10 @@ class LiveWords:
             number = len(self._words)
             self._words.append(word)
             self._postings.append(Growing())
-            if has_bigrams(word):
-                for bigram in bigrams_of(word):
-                    self._by_bigram.setdefault(bigram, Growing()).append(number)
+            bigrams = bigrams_of(word) if has_bigrams(word) else []
+            for bigram in bigrams:
+                self._by_bigram.setdefault(bigram, Growing()).append(number)
+            self._distinct.append(len(bigrams))
             self._numbers[word] = number  # last: readers look here first
         return number
 
@@ -319,10 +335,13 @@ def _bigrams(words: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]
     return distinct, np.append(starts, len(keys)).astype(np.int64), numbers
 
 
-def _occurring(entries: Sequence[Indices], least: int, words: int) -> Rows:
-    """Return the numbers below `words` that occur at least `least` times in all entries."""
+def _occurring(entries: Sequence[Indices], of: Indices, *, least: int, most: int) -> Rows:
+    """Return the numbers that occur once or more, and at least `least` times, in all entries.
+
+    Number w occurs at most `most` times less than `of[w]`; later numbers are left out.
+    """
     if not entries:
         return np.zeros(0, np.int64)
-    joined = np.concatenate(entries)
+    joined, words = np.concatenate(entries), len(of)
     counts = np.bincount(joined[joined < words], minlength=words)
-    return np.flatnonzero(counts >= least)
+    return np.flatnonzero((counts >= max(1, least)) & (counts >= of - most))

@@ -69,11 +69,11 @@ def test_rows_of_a_dropped_draft_are_written_over(first: list[str], second: list
 
 @pytest.mark.parametrize("make", [index_texts, live])
 def test_words_are_found_by_bigrams(make: type[LiveWords]) -> None:
-    index: WordIndex = make(["tents tent", "tint rent", "t4nt 12 to"])
-    shared = index.sharing(bigrams_of("tent"), 3)
+    index: WordIndex = make(["tents tent", "tint rent", "t4nt 12 to", "tentmaker"])
+    shared = index.sharing(bigrams_of("tent"), 2)
     assert {index.word(number) for number in shared.tolist()} == {"tent", "tents", "tint", "rent"}
-    assert not len(index.sharing(bigrams_of("qqqq"), 1))
-    assert not len(make([]).sharing(bigrams_of("tent"), 1))
+    assert not len(index.sharing(bigrams_of("qqqq"), 9))
+    assert not len(make([]).sharing(bigrams_of("tent"), 9))
 
 
 # In a bundle ------------------------------------------------------------------------------
