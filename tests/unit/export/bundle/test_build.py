@@ -27,9 +27,10 @@ from service.core.types import PredictOptions, Role
 from tests.support.tiny.bundles import INSTANCES, LABELS
 from tests.support.tiny.export import TinyReference, tiny_dataset, without_labels
 from tests.support.tiny.reranker import tiny_reranker
-from training.checkpoints.choices import Choices
+from training.checkpoints.choices import UNCHOSEN, Choices
 from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import Relevance
+from training.selection.memory_choices import DEPTHS, MEMORIZATIONS, TAUS, WORDS
 
 OPTIONS = BundleOptions(
     predictor=PredictorFacts(tau=0.04, depth=200, memorization=0.5),
@@ -90,6 +91,18 @@ def test_numbers_are_chosen_if_no_run_chose_them(
     chosen = CHOSEN.predictor if are_chosen else OPTIONS.predictor
     assert bundle.manifest.predictor == chosen
     assert (bundle.hubs is not None) == are_chosen
+
+
+def test_what_is_best_on_a_held_out_row_is_written(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "FEWEST_HELD_OUT", 1)
+    facts = build(choose=True).manifest
+    assert facts.predictor.tau in (UNCHOSEN.tau, *TAUS)
+    assert facts.predictor.depth in DEPTHS
+    assert facts.predictor.memorization in MEMORIZATIONS
+    assert facts.predictor.words in WORDS
+    assert facts.predictor != OPTIONS.predictor
 
 
 def entries(folder: Path) -> set[str]:
