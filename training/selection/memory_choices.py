@@ -23,8 +23,8 @@ from training.selection.validation import (
 TAUS = (0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
 MEMORIZATIONS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 DEPTHS = (50, 100, 200, 400)
-WORDS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.2)  # that `fit` tries
-HUBS = (0.0, 0.25, 0.5)  # shares of hubness that `fit` tries; CSLS subtracts half
+WORDS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.2)  # that `fit` and `export bundle` try
+HUBS = (0.0, 0.25, 0.5)  # shares of hubness that both try; CSLS subtracts half
 COARSE_MEMORIZATIONS = (0.3, 0.5, 0.7)  # lambdas with which each temperature is tried first
 
 Tried = Callable[[Choices, dict[str, float]], None]
@@ -39,8 +39,7 @@ def choose_on(
     hubs: Sequence[float] = (0.0,),
     on_tried: Tried = lambda choices, metrics: None,
 ) -> Choices:
-    """Choose the temperature at the b of `start`, then b and lambda together, then one of `words`
-    and one of `hubs`.
+    """Choose the temperature at the b of `start`, then b and lambda, then `words`, then `hubs`.
 
     The first of equally good choices wins; `DEPTHS` is ascending, because a smaller depth is
     faster. `on_tried` is called with each tried choice and its metrics.
@@ -78,7 +77,7 @@ def choices_for(
     words: Sequence[float] = (0.0,),
     hubs: Sequence[float] = (0.0,),
 ) -> Choices:
-    """What `choose_on` chooses on held-out rows, as for trained encoders.
+    """Return what `choose_on` chooses for the vectors of an encoder, on held-out rows.
 
     `instances` [N, d] are the vectors of the training rows, `labels` [L, d] those of the labels.
     """

@@ -223,7 +223,7 @@ def test_all_test_rows_of_debian_seealso(tmp_path: Path) -> None:
 def real_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data set's int8 bundle, exported by the command line.
 
-    A given number keeps the others as they are: what is best on held-out rows depends on the CPU.
+    `--words` is given so that the export chooses nothing: its choices may differ between CPUs.
     """
     need(DATA.is_dir(), f"the data set {DATA.name}")
     need(find_spec(PACKAGE.replace("-", "_")) is not None, f"the package {PACKAGE}")
