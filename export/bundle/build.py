@@ -119,14 +119,11 @@ def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> Non
     """Check options before the long work. Raises `InvalidInput` for anything that would fail."""
     check_method(options.reduction)
     if options.reranker is not None and options.reranker.facts.predictor != options.predictor:
-        learned, used = (
-            f"lambda {facts.memorization:g}, b {facts.depth}, tau {facts.tau:g}, words"
-            f" {'off' if facts.words is None else f'{facts.words:g}'} and hubs {facts.hubs:g}"
-            for facts in (options.reranker.facts.predictor, options.predictor)
-        )
+        learned = options.reranker.facts.predictor
         raise InvalidInput(
-            f"the reranker was learned at {learned}, and the bundle is to have {used}: give the"
-            " one of this encoder's run without other settings, or --reranker none"
+            f"the reranker was learned at {learned}, and the bundle is to have"
+            f" {options.predictor}: give the one of this encoder's run without other settings, or"
+            " --reranker none"
         )
     budget_rows(options.instances, total=len(dataset.train))
     refuse_existing(target)

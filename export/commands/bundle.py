@@ -127,11 +127,9 @@ def _relevance(options: BundleOptions, defaults: PredictorDefaults, dataset: Dat
 
 def _summary(folder: Path, exported: ExportedEncoder) -> str:
     facts = manifest.read(folder)
-    memory, reranker, predictor = facts.memory, facts.reranker, facts.predictor
-    words = "off" if predictor.words is None else f"{predictor.words:g}"
+    memory, reranker = facts.memory, facts.reranker
     return (
         f"{folder}: {memory.instances:,} instances, {memory.labels:,} labels; {exported.agreement};"
-        f" {facts.index}; tau {predictor.tau:g}, lambda {predictor.memorization:g}, b"
-        f" {predictor.depth}, words {words}, hubs {predictor.hubs:g}; spelling {facts.spelling}"
+        f" {facts.index}; {facts.predictor}; spelling {facts.spelling}"
         + ("" if reranker is None else f"; a reranker of {reranker.candidates} candidates")
     )

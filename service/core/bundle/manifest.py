@@ -141,6 +141,14 @@ class PredictorFacts:
     words: ranges.WordShare | None = None
     hubs: ranges.Share = 0.0
 
+    def __str__(self) -> str:
+        """Return the numbers in words, for messages."""
+        words = "off" if self.words is None else f"{self.words:g}"
+        return (
+            f"lambda {self.memorization:g}, b {self.depth}, tau {self.tau:g}, words {words} and"
+            f" hubs {self.hubs:g}"
+        )
+
     def options(self, base: PredictOptions, **requested: Any) -> PredictOptions:
         """Return `base` with the requested lambda and b; None stands for the bundle's default."""
         chosen = {name: value for name, value in requested.items() if value is not None}
