@@ -51,6 +51,7 @@ class Limits:
     metadata_entries: Natural = 64  # per label
     metadata_characters: Count = 1_024  # per metadata key or value
     metadata_bytes: Count = 16_384  # of one label's metadata, names and values, in UTF-8
+    filter_values: Count = 1_000  # conditions and values of one filter
     instances: Count = 1_000  # per `POST /instances` request
     instance_labels: Count = 100  # labels of one instance
     items: Count = 16  # named by one `/predict` request

@@ -41,7 +41,8 @@ def results(
     encodes them one by one, as in the service. Without evidence, answers are made from ids and
     scores: creating `Keyword` objects takes twice the time.
     """
-    predictor, view = loaded.predictor, loaded.memory.view
+    predictor = loaded.predictor
+    view = loaded.memory.only(loaded.memory.view, options.filter)
 
     def explained(reading: Reading, ranking: Ranking, items: AttendedItems) -> ResultAnswer:
         keywords = predictor.keywords(view, reading, ranking, options)

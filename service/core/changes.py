@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 
+from service.core.label_filter import as_metadata
 from service.core.types import Event, Halves, NewInstance, NewItem, NewLabel
 
 Posted = NewLabel | NewInstance | NewItem  # what can be posted
@@ -50,7 +51,9 @@ class PutLabel:
     @classmethod
     def from_event(cls, event: Event, vectors_of: VectorsOf) -> Self:
         """Read the change back; raises KeyError, TypeError or ValueError for a wrong body."""
-        label = NewLabel(**{**event.body, "queries": tuple(event.body["queries"])})
+        body = event.body
+        metadata = as_metadata(body.get("metadata", {}))
+        label = NewLabel(**{**body, "queries": tuple(body["queries"]), "metadata": metadata})
         return cls(sequence=event.sequence, label=label, vectors=vectors_of(label))
 
 

@@ -14,6 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from service.core.label_filter import LabelFilter, Metadata
+
 # The names give the element type. Shapes are given where an array is used.
 Floats = NDArray[np.float32]
 Halves = NDArray[np.float16]
@@ -63,6 +65,7 @@ class PredictOptions:
     )
     min_confidence: float = 0.0  # keywords of less confidence are left out
     words: float | None = None  # what shared words add to cosines of trained rows; None: no words
+    filter: LabelFilter | None = None  # the labels that may answer; None: all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +124,7 @@ class Keyword:
     novel: bool
     match: MatchType = "broad"
     confidence: float | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Metadata = field(default_factory=dict)
     evidence: tuple[Evidence, ...] = ()
     votes: float | None = None
 
@@ -156,12 +159,16 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """The predictions of one request, perhaps `serialized`, with version and seconds per stage."""
+    """The predictions of one request, perhaps `serialized`, with version and seconds per stage.
+
+    `missing_fields` are those that the request's filter names and no label has.
+    """
 
     version: int
     predictions: tuple[Prediction, ...]
     seconds: Mapping[str, float]
     serialized: tuple[bytes, ...] = ()
+    missing_fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +178,7 @@ class NewLabel:
     id: str
     text: str
     queries: tuple[str, ...] = ()
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Metadata = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,7 +211,7 @@ class Label:
     id: str
     text: str
     queries: tuple[str, ...] = ()
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Metadata = field(default_factory=dict)
     novel: bool = False  # not in the bundle's training data
     version: int = 0  # the sequence number of its last write, 0 if it was never posted
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NotRequired
 # Before Python 3.12 pydantic does not accept `typing.TypedDict`.
 from typing_extensions import TypedDict
 
+from service.core.label_filter import MetadataValue
 from service.core.memory.row_ownership import NEWEST_QUERIES
 from service.core.types import MatchType, ScoreKind
 from service.http.problems import Problem, doc
@@ -24,7 +25,7 @@ Version = Annotated[
 ]
 Similarity = Annotated[float, doc("Cosine similarity, -1 to 1.")]
 Novel = Annotated[bool, doc("Whether the label was posted, rather than part of the training data.")]
-Metadata = Annotated[dict[str, str], doc("As posted with the label.")]
+MetadataAnswer = Annotated[dict[str, MetadataValue], doc("As posted with the label.")]
 
 
 class EvidenceAnswer(TypedDict):
@@ -83,7 +84,7 @@ class KeywordAnswer(TypedDict):
         ]
     ]
     votes: NotRequired[Annotated[float, doc("Their sum, after a second ranking.")]]
-    metadata: NotRequired[Metadata]
+    metadata: NotRequired[MetadataAnswer]
     evidence: NotRequired[Annotated[list[EvidenceAnswer], doc("Sorted by weight, largest first.")]]
 
 
@@ -152,6 +153,9 @@ class PredictAnswer(TypedDict):
     version: Version
     results: Annotated[list[ResultAnswer], doc("One for each query, in the order of the queries.")]
     timing_ms: TimingAnswer
+    warnings: NotRequired[
+        Annotated[list[str], doc("Fields of the filter that no label has, so nothing equals them.")]
+    ]
 
 
 class NeighbourAnswer(TypedDict):
@@ -279,7 +283,7 @@ class LabelAnswer(TypedDict):
     queries: Annotated[
         list[str], doc("Known queries posted with the label; empty for base labels.")
     ]
-    metadata: Metadata
+    metadata: MetadataAnswer
     novel: Novel
     version: Annotated[int, doc("Memory version that wrote the label; 0: it came with the bundle.")]
 

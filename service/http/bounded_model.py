@@ -97,7 +97,8 @@ def _most(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> MostValu
         )
     if schema.get("type") == "object":
         length = float(schema.get("maxProperties", math.inf))
-        return MostValues(values=1 + length, names=length)
+        # Values may be lists; `_fits` in request_models lets all lists hold `length` items at most.
+        return MostValues(values=1 + 2 * length, names=length)
     return MostValues()
 
 

@@ -19,13 +19,22 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    WithJsonSchema,
     create_model,
 )
 
 from service.core.errors import echoed
+from service.core.label_filter import (
+    GROUPS,
+    LARGEST_INTEGER,
+    Metadata,
+    as_metadata,
+    list_items,
+    metadata_bytes,
+)
 from service.core.text_identity import MOST_ID_CHARACTERS, identity
 from service.core.types import MatchType, NewInstance, NewItem, NewLabel, Spelling
-from service.engine.writing.label_merge import LabelMerge, metadata_bytes
+from service.engine.writing.label_merge import LabelMerge
 from service.settings import Limits
 
 LARGEST_WEIGHT = 1_000  # a click of this weight outvotes hundreds of equally similar queries
@@ -86,6 +95,15 @@ def _not_blank(text: str) -> str:
     return text
 
 
+FILTER_DESCRIPTION = (
+    "Only labels whose metadata pass: a group of conditions and groups, such as"
+    ' `{{"all": [{{"field": "price", "lt": 100}}], "none": [{{"field": "brand", "in":'
+    ' ["acme"]}}]}}`. A condition has a `field` and one of `eq`, `in`, `lt`, `lte`, `gt`, `gte` and'
+    " `exists`. Answers are those of a memory without the other labels. At most {filter_values}"
+    " conditions and values together."
+)
+
+
 class PredictBody(StrictModel):
     """The body of POST /predict."""
 
@@ -143,6 +161,7 @@ class PredictBody(StrictModel):
         description="Leave out keywords whose `confidence` is lower; a result may then have none."
         " For a bundle with confidences alone.",
     )
+    filter: dict[str, Any] | None = Field(None, description=FILTER_DESCRIPTION)
     diversity: float = Field(
         0.0,
         ge=0,
@@ -174,10 +193,11 @@ class LabelBody(StrictModel):
     queries: list[str] = Field(
         [], description="Queries known to lead to this label; each becomes an instance."
     )
-    metadata: dict[str, str] = Field(
+    metadata: dict[str, Any] = Field(
         {},
-        description="Any names and values; returned with predictions that `explain`. In"
-        " UTF-8, at most {metadata_bytes} bytes together.",
+        description="Names, and values that are strings, numbers, booleans or lists of strings:"
+        " returned with predictions that `explain`, and what a `filter` reads. In UTF-8, at most"
+        " {metadata_bytes} bytes together.",
     )
 
     def to_label(self) -> NewLabel:
@@ -186,7 +206,7 @@ class LabelBody(StrictModel):
             id=self.id or "",
             text=self.text,
             queries=tuple(dict.fromkeys(self.queries)),
-            metadata=self.metadata,
+            metadata=as_metadata(self.metadata),
         )
 
 
@@ -205,7 +225,7 @@ class MergeBody(StrictModel):
         description="Are added to the label's queries, which may be at most {label_queries}"
         " together.",
     )
-    metadata: dict[str, str | None] = Field(
+    metadata: dict[str, Any] = Field(
         {},
         description="Single entries that are added or replaced; null removes an entry. The"
         " result is held to the limits of a label that is posted.",
@@ -214,7 +234,10 @@ class MergeBody(StrictModel):
     def to_merge(self, label_id: str) -> LabelMerge:
         """Return the changes to the label with this id."""
         return LabelMerge(
-            id=label_id, text=self.text, queries=tuple(self.queries), metadata=self.metadata
+            id=label_id,
+            text=self.text,
+            queries=tuple(self.queries),
+            metadata=as_metadata(self.metadata),
         )
 
 
@@ -226,6 +249,9 @@ class Page(StrictModel):
 
     after: str = Field(
         "", description="`next` of the page before, unchanged; without it, the first page."
+    )
+    filter: str | None = Field(
+        None, description="Only labels that pass this filter, as JSON; see POST /predict."
     )
     limit: int
 
@@ -309,16 +335,45 @@ class ReloadBody(StrictModel):
     )
 
 
+def _metadata_value(limits: Limits) -> Any:
+    """Return the type of one value of a label's metadata."""
+    characters, most = limits.metadata_characters, limits.metadata_entries
+    allowed = (
+        f"must be a string of at most {characters:,} characters, a number, true, false, or a list"
+        f" of at most {most:,} such strings"
+    )
+
+    def check(value: Any) -> Any:
+        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+            raise ValueError(f"must be at most {LARGEST_INTEGER:,} in size")
+        listed = value if isinstance(value, list) else [value]
+        texts = [one for one in listed if isinstance(one, str)]
+        alone = isinstance(value, str | int | float)
+        if not (alone or (isinstance(value, list) and len(texts) == len(value) <= most)):
+            raise ValueError(allowed)
+        if any(len(text) > characters for text in texts):
+            raise ValueError(allowed)
+        return value
+
+    text = {"type": "string", "maxLength": characters}
+    schema = [text, {"type": "number"}, {"type": "boolean"}]
+    listed = {"type": "array", "items": text, "maxItems": most}
+    return Annotated[Any, AfterValidator(check), WithJsonSchema({"anyOf": [*schema, listed]})]
+
+
 Model = TypeVar("Model", bound=StrictModel)
 
 
-def _fits(most: int) -> Callable[[dict[str, str]], dict[str, str]]:
-    """Refuse metadata of more than `most` bytes: every explained answer repeats it."""
+def _fits(limits: Limits) -> Callable[[Metadata], Metadata]:
+    """Refuse metadata of too many bytes, which every explained answer repeats, or list items."""
 
-    def check(metadata: dict[str, str]) -> dict[str, str]:
-        size = metadata_bytes(metadata)
+    def check(metadata: Metadata) -> Metadata:
+        size, most = metadata_bytes(metadata), limits.metadata_bytes
         if size > most:
             raise ValueError(f"has {size} bytes, names and values; at most {most} are allowed")
+        items, most = list_items(metadata), limits.metadata_entries
+        if items > most:
+            raise ValueError(f"has {items} items in its lists; at most {most} are allowed")
         return metadata
 
     return check
@@ -347,6 +402,7 @@ class RequestModels:
         # The id of an existing label may be as long as a posted one, or one made from a text.
         known_id: Any = text_type(limits, least=MOST_ID_CHARACTERS)
         short: Any = _bounded(str, MaxLen(limits.metadata_characters))
+        value: Any = _metadata_value(limits)
         limited = partial(_limited, limits)
         self.predict = limited(
             PredictBody,
@@ -356,17 +412,18 @@ class RequestModels:
             depth=_bounded(int | None, Le(limits.depth)),
             deadline_ms=_bounded(int | None, Le(limits.deadline_ms)),
             items=_bounded(list[text] | None, MaxLen(limits.items)),
+            filter=_bounded(dict[str, Any], MaxLen(len(GROUPS))) | None,
         )
         queries = _bounded(list[text], MaxLen(limits.label_queries))
         entries = MaxLen(limits.metadata_entries)
-        fits = AfterValidator(_fits(limits.metadata_bytes))
+        fits = AfterValidator(_fits(limits))
         label: Any = limited(
             LabelBody,
             "Label",
             id=text | None,
             text=text,
             queries=queries,
-            metadata=_bounded(dict[short, short], entries, fits),
+            metadata=_bounded(dict[short, value], entries, fits),
         )
         self.label: type[LabelBody] = label
         distinct = AfterValidator(_refuse_repeated)
@@ -377,7 +434,7 @@ class RequestModels:
             "LabelMerge",
             text=text | None,
             queries=queries,
-            metadata=_bounded(dict[short, short | None], entries),
+            metadata=_bounded(dict[short, value | None], entries),
         )
         known_ids = _bounded(list[known_id], MaxLen(limits.instance_labels))
         instance: Any = limited(InstanceBody, "Instance", query=text, labels=known_ids)

@@ -12,7 +12,8 @@ import numpy as np
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from service.core.errors import AnswerTooLarge
+from service.core.errors import AnswerTooLarge, echoed
+from service.core.label_filter import Metadata, list_items, metadata_bytes
 from service.core.memory.view import View
 from service.core.types import (
     Answer,
@@ -79,7 +80,7 @@ def json_lines(documents: Iterable[Mapping[str, Any]]) -> bytes:
 
 def predict_answer(answer: Answer, *, bundle: str, explain: bool) -> PredictAnswer:
     """Return the answer of POST /predict."""
-    return {
+    document: PredictAnswer = {
         "bundle": bundle,
         "version": answer.version,
         "results": [
@@ -87,6 +88,13 @@ def predict_answer(answer: Answer, *, bundle: str, explain: bool) -> PredictAnsw
         ],
         "timing_ms": _timing(answer.seconds),
     }
+    if answer.missing_fields:
+        document["warnings"] = _warnings(answer)
+    return document
+
+
+def _warnings(answer: Answer) -> list[str]:
+    return [f"filter: no label has the field {echoed(name)}" for name in answer.missing_fields]
 
 
 def require_answer_fits(answer: Answer, *, explain: bool, limit: int) -> None:
@@ -127,7 +135,10 @@ def large_predict_answer(answer: Answer, *, bundle: str) -> JsonAnswer:
     parts = [b'{"bundle":%b,"version":%d,"results":[' % (orjson.dumps(bundle), answer.version)]
     for number, result in enumerate(answer.serialized):
         parts += [b"," if number else b"", result]
-    parts.append(b'],"timing_ms":%b}' % orjson.dumps(_timing(answer.seconds)))
+    parts.append(b'],"timing_ms":%b' % orjson.dumps(_timing(answer.seconds)))
+    if answer.missing_fields:
+        parts.append(b',"warnings":%b' % orjson.dumps(_warnings(answer)))
+    parts.append(b"}")
     return JsonAnswer(*parts)
 
 
@@ -181,7 +192,12 @@ def label_answer(label: Label) -> LabelAnswer:
 def label_size(label: Label) -> int:
     """Estimate the bytes of a label's answer."""
     texts = sum(4 + len(text) for text in (label.id, label.text, *label.queries))
-    return 100 + texts + sum(6 + len(k) + len(v) for k, v in label.metadata.items())
+    return 100 + texts + _metadata_size(label.metadata)
+
+
+def _metadata_size(metadata: Metadata) -> int:
+    """Estimate the bytes of metadata as JSON."""
+    return metadata_bytes(metadata) + 6 * len(metadata) + 3 * list_items(metadata)
 
 
 def label_status(label: WrittenLabel) -> LabelStatus:
@@ -205,7 +221,7 @@ def _size(prediction: Prediction, explain: bool) -> int:
     for keyword in prediction.keywords:
         size += KEYWORD_BYTES + len(keyword.id) + len(keyword.text)
         if explain:
-            size += sum(4 + len(name) + len(value) for name, value in keyword.metadata.items())
+            size += _metadata_size(keyword.metadata)
             size += sum(EVIDENCE_BYTES + len(row.text) for row in keyword.evidence)
     return size
 

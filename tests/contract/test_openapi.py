@@ -94,7 +94,7 @@ def test_predict_documents_its_limits(openapi: dict[str, Any]) -> None:
     assert fields.keys() == {
         "queries", "top_k", "memorization", "depth", "explain", "min_version", "deadline_ms",
         "items", "rerank", "spelling", "match", "min_confidence",
-            "diversity",
+        "diversity", "filter",
     }  # fmt: skip
     assert (fields["queries"]["minItems"], fields["queries"]["maxItems"]) == (1, 256)
     query = fields["queries"]["items"]

@@ -33,6 +33,7 @@ of every file and the numbers in the arrays, and maps the large files. Nothing i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,14 @@ class Bundle:
     def labels(self) -> int:
         """L, the number of labels."""
         return self.manifest.memory.labels
+
+    @cached_property
+    def voters(self) -> tuple[NDArray[np.int64], Indices]:
+        """The transpose of Y: instances indices[indptr[j] : indptr[j + 1]] vote for label j."""
+        indptr = np.zeros(self.labels + 1, np.int64)
+        np.cumsum(np.bincount(self.indices, minlength=self.labels), out=indptr[1:])
+        instances = np.repeat(np.arange(self.instances, dtype=np.int32), np.diff(self.indptr))
+        return indptr, instances[np.argsort(self.indices, kind="stable")]
 
 
 def files_read(facts: Manifest) -> list[str]:

@@ -7,7 +7,7 @@ the instance rows of the label's queries. They are deleted when the label is pos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import orjson
 
 from service.core.errors import BundleAltered
 from service.core.files.text_store import TextStore
+from service.core.label_filter import Metadata, as_metadata
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class Details:
     """The details of one label. `Label` describes all fields except `rows`."""
 
     queries: tuple[str, ...] = ()
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Metadata = field(default_factory=dict)
     novel: bool = False
     version: int = 0
     rows: tuple[int, ...] = ()
@@ -60,6 +61,13 @@ class LabelDetails:
         """Return the columns of the labels that were not in the training data, ascending."""
         return [column for column in self._filled() if self.at(column).novel]
 
+    def fields(self) -> Iterator[tuple[int, Metadata]]:
+        """Yield the column and the metadata of each label that has some."""
+        for column in self._filled():
+            metadata = self.at(column).metadata
+            if metadata:
+                yield column, metadata
+
     def _filled(self) -> list[int]:
         return [] if self.store is None else self.store.filled().tolist()
 
@@ -73,4 +81,4 @@ def parse(text: str) -> Details:
     """Return the details that `dump` wrote as `text`."""
     document: dict[str, Any] = orjson.loads(text)
     tuples = {name: tuple(document[name]) for name in ("queries", "rows")}
-    return Details(**{**document, **tuples})
+    return Details(**{**document, **tuples, "metadata": as_metadata(document.get("metadata", {}))})

@@ -30,7 +30,7 @@ SCAN_ROWS_PER_QUEUE_PLACE = 60  # rows (d = 384) scanned in the time that one qu
 _LONGEST_QUEUE = 4096
 _SPARE_NODES = 32  # visited in addition to those expected to pass
 _SURE_SHARE = 0.75  # of a walk's nodes, the nearest are complete; it may have missed farther ones
-_KEPT_FILTERS = 8  # filters whose passing nodes are cached
+_KEPT_FILTERS = 32  # filters whose passing nodes are cached
 
 
 class FrozenSegment:

@@ -21,12 +21,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from service.core.growing import Growing
 from service.core.lexical.words import words_of
 from service.core.types import Indices, Rows
 
 LEAST_CHARACTERS = 3  # of a word that has bigrams
 _BLOCK = 32  # words
-_FEW = 4  # first capacity of a growing array
 _CODE_POINT_BITS = 21
 _NONE: Indices = np.zeros(0, np.int32)
 
@@ -162,32 +162,6 @@ class FrozenWords:
         return _restricted(self.word, np.diff(self.indptr), self.postings, rows)
 
 
-class Growing:
-    """An array of numbers that one writer appends to while others read what is there."""
-
-    __slots__ = ("_array", "_count")
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self._array, self._count = np.empty(_FEW, np.int32), 0
-
-    def append(self, number: int) -> None:
-        """Append a number."""
-        if self._count == len(self._array):
-            self._array = np.resize(self._array, 2 * self._count)
-        self._array[self._count] = number
-        self._count += 1
-
-    def drop_from(self, least: int) -> None:
-        """Forget the numbers from `least` on, of an ascending array."""
-        while self._count and self._array[self._count - 1] >= least:
-            self._count -= 1
-
-    def view(self) -> Indices:
-        """Return the numbers so far."""
-        return self._array[: self._count]
-
-
 class LiveWords:
     """The words of a block of live rows; words are numbered in the order of their first row."""
 
@@ -195,9 +169,9 @@ class LiveWords:
         """Start without rows."""
         self._numbers: dict[str, int] = {}
         self._words: list[str] = []
-        self._postings: list[Growing] = []
-        self._by_bigram: dict[int, Growing] = {}
-        self._distinct = Growing()  # the number of distinct bigrams of each word
+        self._postings: list[Growing[np.int32]] = []
+        self._by_bigram: dict[int, Growing[np.int32]] = {}
+        self._distinct = Growing(np.int32)  # the number of distinct bigrams of each word
         self._rows: list[tuple[int, ...]] = []  # the words of each row
 
     def write(self, start: int, texts: Iterable[str]) -> None:
@@ -248,10 +222,10 @@ class LiveWords:
         if number is None:
             number = len(self._words)
             self._words.append(word)
-            self._postings.append(Growing())
+            self._postings.append(Growing(np.int32))
             bigrams = bigrams_of(word) if has_bigrams(word) else []
             for bigram in bigrams:
-                self._by_bigram.setdefault(bigram, Growing()).append(number)
+                self._by_bigram.setdefault(bigram, Growing(np.int32)).append(number)
             self._distinct.append(len(bigrams))
             self._numbers[word] = number  # last: readers look here first
         return number

@@ -15,8 +15,11 @@ from service.core.errors import MemoryFull
 from service.core.index.protocol import Segment
 from service.core.items.fusion import OnnxFusion
 from service.core.items.item_memory import ItemMemory, bytes_of_memory_item
+from service.core.label_filter import LabelFilter
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.draft import Draft, MemoryLimits
+from service.core.memory.filtered_view import FilteredViews
+from service.core.memory.label_fields import FieldStore, no_fields
 from service.core.memory.label_table import LabelTable, bytes_of_label
 from service.core.memory.part import BaseRows, RowPart, bytes_of_row, seal
 from service.core.memory.row_ownership import RowOwnership
@@ -26,7 +29,7 @@ from service.core.types import NewInstance, NewItem
 
 
 class KnowledgeMemory:
-    """Publishes views. Any thread may use `view` and `seal`; all else is for the single writer."""
+    """Publishes views. Any thread may use `view`, `only` and `seal`; the single writer all else."""
 
     def __init__(
         self, bundle: Bundle, limits: MemoryLimits | None = None, *, version: int = 0
@@ -34,6 +37,7 @@ class KnowledgeMemory:
         """Start from a bundle that contains the events of its log up to `version`."""
         self.limits = limits or MemoryLimits()
         self._dimension = bundle.manifest.encoder.dimension
+        self._filtered = FilteredViews()
         self._view = View(
             version=version,
             base=BaseRows.of(bundle),
@@ -45,6 +49,7 @@ class KnowledgeMemory:
                 base_details=bundle.label_details,
                 base_identities=IdentityLookup(bundle.label_texts),
                 columns=bundle.labels,
+                fields=replace(no_fields(), of_bundle=FieldStore.of(bundle.label_details.fields())),
             ),
             ownership=RowOwnership.of_bundle(bundle),
             items=None if bundle.items is None else ItemMemory.of(bundle.items),
@@ -55,6 +60,10 @@ class KnowledgeMemory:
     def view(self) -> View:
         """The newest view; a reader takes it once per request."""
         return self._view
+
+    def only(self, view: View, wanted: LabelFilter | None) -> View:
+        """Return one of this memory's views without the labels that do not pass a filter."""
+        return view if wanted is None else self._filtered.of(view, wanted)
 
     def draft(self) -> Draft:
         """Return a draft on top of the newest view."""

@@ -7,7 +7,6 @@ the old one. So each view keeps its own labels at little cost.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -19,6 +18,8 @@ from service.core.bundle.label_details import LabelDetails
 from service.core.errors import UnknownLabel, echoed
 from service.core.files.text_store import TextStore
 from service.core.items.persistent_sets import SortedKeys
+from service.core.label_filter import Metadata, metadata_bytes
+from service.core.memory.label_fields import LabelFields, no_fields
 from service.core.page_cursor import FIRST_PAGE, PageCursor
 from service.core.text_identity import IdentityLookup, free_id, identity
 from service.core.types import Bools, Indices, Label, NewLabel
@@ -28,7 +29,7 @@ _NO_COLUMNS: Indices = np.zeros(0, np.int32)
 # Estimated bytes of main memory, in addition to the rows.
 BYTES_A_LABEL = 1_100  # the label's object, its identity, and its entries in the maps
 BYTES_A_QUERY = 8  # only a reference: the text belongs to the row
-BYTES_AN_ENTRY = 130  # the objects of one metadata entry
+BYTES_AN_ENTRY = 270  # the objects of one metadata entry, and its place among the fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,9 @@ class LabelTable:
     these columns, ascending. `live` holds the labels posted since the bundle by column. Their
     columns are in `column_by_id` by id, and in `identities` by the identity of their text.
     `live_bytes` estimates the main memory that these labels take, without their rows.
+
+    `fields` holds the metadata of all labels. In a table of some labels alone (`only`), `kept` is a
+    bitmap over all columns; other labels seem to be deleted.
     """
 
     base_ids: TextStore
@@ -51,17 +55,33 @@ class LabelTable:
     identities: SortedKeys = field(default_factory=SortedKeys)
     deleted: Indices = field(default_factory=_NO_COLUMNS.copy)
     live_bytes: int = 0
+    fields: LabelFields = field(default_factory=no_fields)
+    kept: bytes | None = None
 
     def __len__(self) -> int:
         """Return the number of labels."""
+        if self.kept is not None:
+            return int(np.bitwise_count(np.frombuffer(self.kept, np.uint8)).sum())
         return self.columns - len(self.deleted)
+
+    @property
+    def hides_votes(self) -> bool:
+        """Whether rows may vote for labels that are not in the table."""
+        return self.kept is not None or len(self.deleted) > 0
+
+    def only(self, columns: Bools) -> LabelTable:
+        """Return a table of some labels alone, `columns` [C]; none of them was deleted."""
+        return replace(self, kept=np.packbits(columns, bitorder="little").tobytes())
 
     def column(self, label_id: str) -> int | None:
         """Return the column of a label id, or None if there is no such label or it was deleted."""
         column = self.column_by_id.get(label_id)
         if column is None:
-            return self.base_ids.find(label_id)
-        return None if column == _DELETED else column
+            column = self.base_ids.find(label_id)
+        if column is None or column == _DELETED:
+            return None
+        hidden = self.kept is not None and not self.kept[column >> 3] >> (column & 7) & 1
+        return None if hidden else column
 
     def get(self, label_id: str) -> Label | None:
         """Return the label with this id, or None if there is none or it was deleted."""
@@ -118,7 +138,7 @@ class LabelTable:
             version=details.version,
         )
 
-    def shown_at(self, column: int) -> tuple[str, str, bool, Mapping[str, str]]:
+    def shown_at(self, column: int) -> tuple[str, str, bool, Metadata]:
         """Return id, text, `novel` and metadata, which answers show, in half the time of `at`."""
         label = self.live.get(column)
         if label is not None:
@@ -146,6 +166,7 @@ class LabelTable:
             column_by_id=self.column_by_id.insert(label.id, label.index),
             identities=others.identities.insert((identity(label.text), label.index)),
             live_bytes=others.live_bytes + bytes_of_label(label),
+            fields=others.fields.put(label, others.live),
         )
 
     def delete(self, label: Label) -> LabelTable:
@@ -158,7 +179,10 @@ class LabelTable:
         )
 
     def is_deleted(self, columns: Indices) -> Bools:
-        """Return which of `columns` [n] belong to deleted labels."""
+        """Return which of `columns` [n] belong to labels that are not in the table any more."""
+        if self.kept is not None:
+            bits = np.frombuffer(self.kept, np.uint8)[columns >> 3]
+            return np.asarray(bits >> (columns & 7).astype(np.uint8) & 1 == 0)
         if not len(self.deleted):
             return np.zeros(len(columns), bool)
         places = np.searchsorted(self.deleted, columns)
@@ -196,14 +220,13 @@ class LabelTable:
     @cached_property
     def _live_ids(self) -> list[str]:
         """The ids of all labels posted since the bundle, sorted. Each table sorts them once."""
-        return sorted(label.id for label in self.live.values())
+        columns = np.fromiter(self.live.keys(), np.int32, len(self.live))
+        kept = columns[~self.is_deleted(columns)] if self.kept is not None else columns
+        return sorted(self.live[column].id for column in kept.tolist())
 
 
 def bytes_of_label(label: Label | NewLabel) -> int:
     """Return the bytes of a label without its rows: its id, metadata and queries."""
-    of_metadata = sum(
-        BYTES_AN_ENTRY + len(name.encode()) + len(value.encode())
-        for name, value in label.metadata.items()
-    )
+    of_metadata = BYTES_AN_ENTRY * len(label.metadata) + metadata_bytes(label.metadata)
     of_queries = BYTES_A_QUERY * len(label.queries)
     return BYTES_A_LABEL + len(label.id.encode()) + of_queries + of_metadata

@@ -44,7 +44,8 @@ class View:
 
     `base` holds the bundle's rows. `parts` holds the rows learned since, in order of their numbers.
     `plans` say which learned rows belong in one segment, and `item_plans` which posted items. Only
-    a bundle with an item memory has `items` and `fusion`.
+    a bundle with an item memory has `items` and `fusion`. `missing_fields` are those that a filter
+    names and none of its labels has (`filtered_view`).
     """
 
     version: int
@@ -56,6 +57,7 @@ class View:
     items: ItemMemory | None = None
     fusion: OnnxFusion | None = None
     item_plans: tuple[SegmentPlan, ...] = ()
+    missing_fields: tuple[str, ...] = ()
 
     @property
     def bundle(self) -> Bundle:
@@ -92,6 +94,11 @@ class View:
     def dead_rows(self) -> int:
         """The number of rows that were replaced or deleted and are still stored."""
         return self.base.dead_rows + sum(part.dead_rows for part in self.parts)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows without a tombstone."""
+        return self.base_rows + self.live_rows - self.dead_rows
 
     def alive_rows(self) -> Rows:
         """Return the numbers of all rows without a tombstone, ascending."""
@@ -266,7 +273,7 @@ class View:
         if not found:
             return np.zeros(0, np.int32), np.zeros(len(rows), np.int64), None
         key_of_vote, columns, weights = _in_row_order(found)
-        if len(self.labels.deleted):
+        if self.labels.hides_votes:
             kept = ~self.labels.is_deleted(columns)
             key_of_vote, columns = key_of_vote[kept], columns[kept]
             weights = None if weights is None else weights[kept]

@@ -20,6 +20,7 @@ from cachetools import LRUCache
 
 from service.core.encoding.encoder import Encoder
 from service.core.errors import NotInBundle
+from service.core.index.found_rows import pad
 from service.core.items.fusion import FusedQueries, places_of
 from service.core.lexical.hybrid import Match
 from service.core.lexical.spelling import readings
@@ -49,6 +50,7 @@ from service.core.types import (
 EVIDENCE_ROWS = 10  # the most rows that explain one keyword
 MOST_TYPED = 20_000  # labels of one query that may have the match types of a request
 MOST_DIVERSE = 100  # labels of one query among which diversity chooses
+_DEEPER = 4  # times as many rows, if those found vote for too few labels
 MOST_READ = 1_000  # of these, the best that are compared even if they have other words
 
 
@@ -266,15 +268,7 @@ class Predictor:
         `vectors` [T, d] belong to the texts of all readings.
         """
         read = [reading for of_query in readings for reading in of_query]
-        similarities, rows = view.search(
-            [reading.text for reading in read],
-            vectors,
-            depth=options.depth,
-            kind=voting_kind(options.memorization),
-            exact=options.exact,
-            words=options.words,
-            covered=options.match is not None and "broad" not in options.match,
-        )
+        similarities, rows = self._found(view, read, vectors, options)
         searched = Searched(
             readings=read,
             vectors=vectors,
@@ -285,6 +279,40 @@ class Predictor:
         if len(readings) == len(vectors):
             return searched
         return searched.chosen(self._best_places(view, searched, map(len, readings), options))
+
+    def _found(
+        self, view: View, read: Sequence[Reading], vectors: Floats, options: PredictOptions
+    ) -> tuple[Floats, Rows]:
+        """Return the similarities and rows of texts, [T, b] or more, that may vote for them.
+
+        A search under a filter goes deeper until the rows vote for `top_k` labels: most of the
+        nearest rows may be queries of few labels.
+        """
+        similarities, rows = view.search(
+            [reading.text for reading in read],
+            vectors,
+            depth=options.depth,
+            kind=voting_kind(options.memorization),
+            exact=options.exact,
+            words=options.words,
+            covered=options.match is not None and "broad" not in options.match,
+        )
+        if view.labels.kept is None or options.depth >= view.rows:
+            return similarities, rows
+        wanted = min(options.top_k, len(view.labels))
+        short = [
+            place
+            for place, found in enumerate(rows)
+            if np.count_nonzero(found >= 0) >= options.depth and _labels_of(view, found) < wanted
+        ]
+        if not short:
+            return similarities, rows
+        deeper = replace(options, depth=min(_DEEPER * options.depth, view.rows))
+        further = self._found(view, [read[place] for place in short], vectors[short], deeper)
+        width = max(rows.shape[1], further[1].shape[1])
+        similarities, rows = pad(similarities, rows, count=width)
+        similarities[short], rows[short] = pad(*further, count=width)
+        return similarities, rows
 
     def _best_places(
         self, view: View, searched: Searched, counts: Iterable[int], options: PredictOptions
@@ -419,6 +447,12 @@ def _diverse(view: View, ranking: Ranking, options: PredictOptions) -> Ranking:
     return ranking.only(
         maximal_marginal_relevance(scores, keys, diversity=options.diversity, count=options.top_k)
     )
+
+
+def _labels_of(view: View, rows: Rows) -> int:
+    """Return how many labels some retrieved rows vote for; row -1 is none."""
+    columns, _ = view.votes(rows[rows >= 0])
+    return len(np.unique(columns))
 
 
 def explained_items(

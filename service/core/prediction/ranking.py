@@ -160,7 +160,7 @@ class CompiledRanker:
 
         Raises `OSError` if it was not built, and `AttributeError` if another version was built.
         """
-        self._best = ctypes.PyDLL(str(LIBRARY)).best_voted_labels
+        self._best = ctypes.PyDLL(str(LIBRARY)).best_kept_labels
         self._best.restype = ctypes.c_int64
         pointer, integer, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
         self._best.argtypes = [
@@ -169,6 +169,7 @@ class CompiledRanker:
             *(pointer, pointer, integer),  # learned rows: the votes of each, the kinds, the number
             *(pointer, pointer, integer),  # the columns that learned rows vote for, weights or NULL
             *(pointer, integer),  # deleted columns
+            *(pointer, integer),  # bitmap of the only columns that count, or NULL; its bits
             *(integer, integer),  # top_k, room
             *(pointer, pointer, pointer),  # written: columns, scores, weights
         ]
@@ -191,7 +192,12 @@ class CompiledRanker:
             np.exp(exponentials, out=exponentials)
         keys = _bytes(rows, np.int64), b, exponentials.tobytes(), np.add.reduce(exponentials)
         deleted = view.labels.deleted
-        others = *_learned(view, rows), _bytes(deleted, np.int32), len(deleted)
+        kept = view.labels.kept
+        others = (
+            *_learned(view, rows),
+            *(_bytes(deleted, np.int32), len(deleted)),
+            *(kept, 0 if kept is None else 8 * len(kept)),
+        )
         matrix, weights = self._values(view.bundle), (ctypes.c_double * b)()
         room = top_k + _ROOM_FOR_TIES
         while True:

@@ -168,15 +168,24 @@ static int is_deleted(int32_t label, const int32_t *deleted, int64_t count)
     return low < count && deleted[low] == label;
 }
 
-/* Remove the candidates of deleted labels; the others keep their order. */
-static void drop_deleted(Candidates *candidates, const int32_t *deleted, int64_t count)
+/* Return whether a label is in a bitmap of `bits` bits. */
+static int is_set(const uint8_t *bitmap, int64_t bits, int32_t label)
+{
+    return label < bits && bitmap[label >> 3] >> (label & 7) & 1;
+}
+
+/* Remove the candidates of deleted labels and, unless `only` is NULL, of labels that are not in
+ * this bitmap; the others keep their order. */
+static void drop_deleted(Candidates *candidates, const int32_t *deleted, int64_t count,
+                         const uint8_t *only, int64_t bits)
 {
     int64_t kept = 0;
 
-    if (count == 0)
+    if (count == 0 && only == NULL)
         return;
     for (int64_t place = 0; place < candidates->count; place++) {
-        if (is_deleted(candidates->labels[place], deleted, count))
+        int32_t label = candidates->labels[place];
+        if (only == NULL ? is_deleted(label, deleted, count) : !is_set(only, bits, label))
             continue;
         candidates->labels[kept] = candidates->labels[place];
         candidates->scores[kept++] = candidates->scores[place];
@@ -229,16 +238,17 @@ static int64_t keep_best(Candidates *candidates, int64_t top_k, double *heap)
     return kept;
 }
 
-/* See `CompiledRanker` in ranking.py. Writes the weights [b] of the keys, and at most `room` labels
- * and scores. Returns the number of these labels, OUT_OF_MEMORY, or OUT_OF_RANGE if a row or its
- * votes are outside the matrix. */
-int64_t best_voted_labels(const Values *values, const int64_t *rows, int64_t b,
-                          const double *exponentials, double total, double memorization,
-                          const int64_t *learned_counts, const uint8_t *learned_is_instance,
-                          int64_t learned_keys, const int32_t *learned_indices,
-                          const float *learned_weights, int64_t learned_entries,
-                          const int32_t *deleted, int64_t deleted_count, int64_t top_k,
-                          int64_t room, int32_t *labels, double *scores, double *weights)
+/* See `CompiledRanker` in ranking.py. No deleted label is in `only`. Writes the weights [b] of the
+ * keys, and at most `room` labels and scores. Returns the number of these labels, OUT_OF_MEMORY, or
+ * OUT_OF_RANGE if a row or its votes are outside the matrix. */
+int64_t best_kept_labels(const Values *values, const int64_t *rows, int64_t b,
+                         const double *exponentials, double total, double memorization,
+                         const int64_t *learned_counts, const uint8_t *learned_is_instance,
+                         int64_t learned_keys, const int32_t *learned_indices,
+                         const float *learned_weights, int64_t learned_entries,
+                         const int32_t *deleted, int64_t deleted_count, const uint8_t *only,
+                         int64_t only_bits, int64_t top_k, int64_t room, int32_t *labels,
+                         double *scores, double *weights)
 {
     Learned learned = {learned_keys,    learned_entries, learned_counts,
                        learned_indices, learned_weights, learned_is_instance};
@@ -264,7 +274,7 @@ int64_t best_voted_labels(const Values *values, const int64_t *rows, int64_t b,
     memset(candidates.place_at_slot, 0xFF, slots * sizeof(int32_t));
 
     sum_votes(&candidates, values, &learned, rows, b, &softmax, weights);
-    drop_deleted(&candidates, deleted, deleted_count);
+    drop_deleted(&candidates, deleted, deleted_count, only, only_bits);
     kept = keep_best(&candidates, top_k, memory + v);
     for (int64_t place = 0; place < kept && place < room; place++) {
         labels[place] = candidates.labels[place];

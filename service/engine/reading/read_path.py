@@ -252,6 +252,8 @@ def _encode_and_search(
 ) -> list[Outcome]:
     """Answer tasks of one bundle. Tasks that expire during encoding are not searched."""
     watch, predictor = Stopwatch(), tasks[0].request.loaded.predictor
+    with watch.stage("retrieve"):
+        tasks = [task.filtered() for task in tasks]
     readings = [
         predictor.read(task.view, task.queries, task.request.options, watch) for task in tasks
     ]
@@ -316,6 +318,7 @@ def _search(
             predictions=predictions,
             seconds={"queue": taken - task.request.queued, **encoding, **watch.seconds},
             serialized=serialized,
+            missing_fields=view.missing_fields,
         )
         outcomes.append(partial(task.request.add, task, part))
     return outcomes

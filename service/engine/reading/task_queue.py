@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Condition, Lock
 from time import monotonic
 from typing import Protocol
@@ -201,6 +201,13 @@ class QueryTask:
         """The cost in plain queries."""
         return len(self) * self.request.query_cost
 
+    def filtered(self) -> QueryTask:
+        """Return the task with a view of the labels alone that pass the request's filter."""
+        wanted = self.request.options.filter
+        if wanted is None:
+            return self
+        return replace(self, view=self.request.loaded.memory.only(self.view, wanted))
+
     def __len__(self) -> int:
         return self.stop - self.start
 
@@ -219,6 +226,7 @@ def _joined(parts: Sequence[Answer]) -> Answer:
         predictions=tuple(prediction for part in parts for prediction in part.predictions),
         seconds=seconds,
         serialized=tuple(result for part in parts for result in part.serialized),
+        missing_fields=parts[0].missing_fields,
     )
 
 

@@ -15,6 +15,7 @@ from functools import cached_property
 from service.core.changes import Posted
 from service.core.encoding.representer import EncodedItem
 from service.core.errors import InvalidInput, KeymatchError, Overloaded
+from service.core.label_filter import MetadataValue, list_items, metadata_bytes
 from service.core.types import NewLabel
 from service.engine.writing.operations import Commit, Operation, PostLabels, Written
 from service.settings import Limits
@@ -33,7 +34,7 @@ class LabelMerge:
     id: str
     text: str | None = None
     queries: tuple[str, ...] = ()
-    metadata: Mapping[str, str | None] = field(default_factory=dict)
+    metadata: Mapping[str, MetadataValue | None] = field(default_factory=dict)
 
     def into(self, label: NewLabel, limits: Limits) -> NewLabel:
         """Return the merged label; raises `InvalidInput` if it grows beyond `limits`."""
@@ -99,14 +100,10 @@ async def merge_label(
     raise Overloaded("other writes change this label all the time", retry_after=1)
 
 
-def metadata_bytes(metadata: Mapping[str, str]) -> int:
-    """Count the bytes of names and values in UTF-8."""
-    return sum(len(text.encode()) for pair in metadata.items() for text in pair)
-
-
 def _require_allowed(before: NewLabel, merged: NewLabel, limits: Limits) -> None:
     """Raise `InvalidInput` if a size grows beyond its limit; an earlier excess is allowed."""
-    most = (limits.label_queries, limits.metadata_entries, limits.metadata_bytes)
+    entries = limits.metadata_entries
+    most = (limits.label_queries, entries, entries, limits.metadata_bytes)
     for (what, size), old, allowed in zip(
         _sizes(merged).items(), _sizes(before).values(), most, strict=True
     ):
@@ -121,5 +118,6 @@ def _sizes(label: NewLabel) -> dict[str, int]:
     return {
         "queries": len(label.queries),
         "metadata entries": len(label.metadata),
+        "metadata list items": list_items(label.metadata),
         "metadata bytes": metadata_bytes(label.metadata),
     }

@@ -211,13 +211,20 @@ class PostLabels:
         for new_label, encoded in zip(self.items, encoded_items, strict=True):
             label = commit.draft.labels.identified(new_label)
             known = commit.draft.labels.as_posted(label.id)
-            if known == label:
+            if known is not None and is_same(known, label):
                 written.append(WrittenLabel(id=label.id, status="unchanged"))
                 continue
             status = "created" if known is None else "updated"
             neighbours = commit.put_label(label, encoded)
             written.append(WrittenLabel(id=label.id, status=status, neighbours=neighbours))
         return Written(version=commit.version, labels=tuple(written))
+
+
+def is_same(known: NewLabel, posted: NewLabel) -> bool:
+    """Return whether two labels are equal; the metadata 1, 1.0 and true are not."""
+    if known != posted:
+        return False
+    return all(type(known.metadata[name]) is type(value) for name, value in posted.metadata.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,7 +316,8 @@ def changed(items: Sequence[Posted], table: LabelTable) -> list[Posted]:
 
     def is_held(label: NewLabel) -> bool:
         identified = table.identified(label)
-        return table.as_posted(identified.id) == identified
+        known = table.as_posted(identified.id)
+        return known is not None and is_same(known, identified)
 
     return [item for item in items if not (isinstance(item, NewLabel) and is_held(item))]
 

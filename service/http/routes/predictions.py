@@ -77,6 +77,7 @@ class PredictRoutes(Routes):
             match=match,
             min_confidence=body.min_confidence,
             diversity=body.diversity,
+            filter=self.filter_of(body.filter),
         )
 
         def choose(facts: Manifest) -> PredictOptions:

@@ -5,6 +5,7 @@ With blocks of 1, 3 or 8 rows and merges of two, a few changes make segments of 
 
 import os
 from collections import Counter
+from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,8 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.changes import Change
 from service.core.encoding.encoder import encode
+from service.core.label_filter import LabelFilter
 from service.core.lexical.words import words_of
 from service.core.memory.draft import MemoryLimits
+from service.core.memory.filtered_view import filtered
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View
@@ -26,6 +29,7 @@ from service.core.prediction.predictor import Predictor
 from service.core.prediction.reranking.features import LabelsOfView, trained_frequencies
 from service.core.types import NewLabel, Prediction, PredictOptions, Role, RowKind
 from tests.support.changes import ENCODER, click, delete, put, seal
+from tests.support.label_filters import FILTERS, passes
 from tests.support.oracle import Oracle
 from tests.support.tiny.bundles import LABELS, Catalogue
 from tests.support.tiny.encoder import TrigramEncoder
@@ -48,7 +52,15 @@ EVERYTHING = 400  # more rows than any history makes
 ids = st.sampled_from([*LABELS, "new-1", "new-2", "new-3"])
 words = st.sampled_from(["tent", "light tent", "trail boots", "red lamp XK-12", "x"])
 weights = st.sampled_from([1.0, 1.0, 0.25, 3.0])
-metadata = st.dictionaries(st.just("bid"), st.sampled_from(["0.10", "0.30"]))
+metadata = st.fixed_dictionaries(
+    {},
+    optional={
+        "bid": st.sampled_from(["0.10", "0.30"]),
+        "price": st.sampled_from([1, 2.5, -3, True]),
+        "sizes": st.sampled_from([(), ("s",), ("s", "m")]),
+    },
+)
+filters = st.sampled_from(FILTERS)
 new_labels = st.builds(
     NewLabel,
     id=ids,
@@ -112,6 +124,21 @@ class Histories(RuleBasedStateMachine):
         """Return what a view holds."""
         matches = [matched_texts(view, query) for query in MATCHED]
         return [row_counts(view), vote_weights(view), word_counts(view), matches]
+
+    def held_under(self, wanted: LabelFilter) -> list[object]:
+        """Return what a view must hold under a filter: as if the other labels were deleted.
+
+        Instances that never had a vote are left out, too: they may be another tenant's.
+        """
+        whole, self.oracle = self.oracle, deepcopy(self.oracle)
+        self.oracle.instances = [row for row in self.oracle.instances if row.voted]
+        for label_id, (label, *_) in self.details.items():
+            if not passes(wanted, label.metadata):
+                self.oracle.delete(label_id)
+        try:
+            return self.expected()
+        finally:
+            self.oracle = whole
 
     def apply(self, changes: list[Change]) -> None:
         view = self.memory.apply(changes)
@@ -221,6 +248,23 @@ class Histories(RuleBasedStateMachine):
             {label_id: score for label_id, score in dense.items() if label_id in scores}, abs=1e-5
         )
         assert all(score == 0.0 for label_id, score in dense.items() if label_id not in scores)
+
+    @rule(wanted=filters)
+    def filter(self, wanted: LabelFilter) -> None:
+        """A filtered view holds, lists and answers with the labels that pass, and no others."""
+        view = self.memory.only(self.memory.view, wanted)
+        expected = self.held_under(wanted)
+        assert self.held(view) == expected
+        self.kept.append((view, expected))
+        passing = {of for of, (label, *_) in self.details.items() if passes(wanted, label.metadata)}
+        assert len(view.labels) == len(passing)
+        assert {of for of in self.details if view.labels.get(of)} == passing
+        assert {label.id for label in view.labels.page(size=EVERYTHING)} <= passing
+        for answer in ask(view, 0.3):
+            assert {keyword.id for keyword in answer.keywords} <= passing
+        again = filtered(self.memory.view, wanted).view
+        assert answers(again) == answers(view)
+        assert again.missing_fields == view.missing_fields
 
     @rule(kind=st.sampled_from([None, *RowKind]), depth=st.integers(min_value=1, max_value=20))
     def retrieve(self, kind: RowKind | None, depth: int) -> None:

@@ -73,7 +73,7 @@ def test_what_a_model_may_have_follows_from_the_limits() -> None:
         "id": "a",
         "text": "a",
         "queries": ["a"] * 100,
-        "metadata": {str(n): "" for n in range(50)},
+        "metadata": {**{str(n): "" for n in range(49)}, "list": [""] * 50},
     }
     values, names = count({"labels": [label] * 300})
     assert values <= most.values <= values * 1.02

@@ -145,7 +145,7 @@ class Desk:
         self.telemetry = Telemetry()
 
     def bundle(self) -> Any:
-        memory = SimpleNamespace(view=SimpleNamespace(version=1))
+        memory = SimpleNamespace(view=SimpleNamespace(version=1, missing_fields=()))
         bundle = SimpleNamespace(manifest=object())
         return SimpleNamespace(memory=memory, bundle=bundle, predictor=FakePredictor())
 
@@ -229,7 +229,7 @@ def test_tasks_of_other_options_views_or_bundles_are_searched_by_themselves(desk
     requests = [desk.request("a"), desk.request("bb", options=PredictOptions(top_k=3))]
     requests += [desk.request("ccc"), desk.request("dddd")]
     tasks = [request.cut() for request in requests[:2]]
-    desk.loaded.memory.view = SimpleNamespace(version=2)
+    desk.loaded.memory.view = SimpleNamespace(version=2, missing_fields=())
     other = desk.bundle()  # during a reload
     requests.append(desk.request("of other", loaded=other))
     dropped = desk.request("dropped"), DelayExceeded("too late", retry_after=1)

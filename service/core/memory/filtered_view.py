@@ -1,0 +1,164 @@
+"""Views of some labels alone: as if every label that does not pass a filter had been deleted.
+
+So a filtered search ranks, corrects spelling, explains and lists as a memory would that never had
+the other labels. A row is left out if it votes for none of the labels that pass.
+
+Making such a view takes about as long as a search; the newest one of each filter is kept, and the
+next version's is made from what has changed since.
+
+Shapes: C columns of V, R rows of the bundle, n rows of a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from threading import Lock
+
+import numpy as np
+from cachetools import LRUCache
+
+from service.core.bundle.bundle import Bundle
+from service.core.index.protocol import Tombstones
+from service.core.label_filter import Condition, LabelFilter
+from service.core.memory.label_table import LabelTable
+from service.core.memory.part import BaseRows, RowPart, entries_of
+from service.core.memory.view import View
+from service.core.types import Bools, Indices, Rows
+
+KEPT_FILTERS = 32  # of a memory
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Filtered:
+    """A filtered `view`, made of the view `of`: the labels [C] and the bundle's rows [R] it has."""
+
+    of: View
+    view: View
+    matching: Bools
+    passing: Bools
+
+
+class FilteredViews:
+    """The filtered views of one memory. Any thread may use it."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._kept: LRUCache[LabelFilter, Filtered] = LRUCache(KEPT_FILTERS)
+        self._lock = Lock()
+
+    def of(self, view: View, wanted: LabelFilter) -> View:
+        """Return `view` without the labels that do not pass."""
+        with self._lock:
+            before = self._kept.get(wanted)
+        if before is not None and before.of is view:
+            return before.view
+        made = filtered(view, wanted, before)
+        with self._lock:
+            newest = self._kept.get(wanted)
+            if newest is None or newest.of.version <= view.version:
+                self._kept[wanted] = made
+        return made.view
+
+
+def filtered(view: View, wanted: LabelFilter, before: Filtered | None = None) -> Filtered:
+    """Return `view` without the labels that do not pass a filter.
+
+    `before` is what this filter left of another view of the same memory.
+    """
+    matching = _matching(view.labels, wanted)
+    changed: Rows | None = None  # labels that both views have and that pass in one alone
+    if before is not None:
+        common = min(len(matching), len(before.matching))
+        differs = matching[:common] != before.matching[:common]
+        changed = np.flatnonzero(differs)
+    if before is None or changed is None:
+        passing = passing_rows(view.bundle, matching)
+    else:
+        passing = _patched(before.passing, view.bundle, matching, changed)
+    same = before is not None and passing is before.passing and before.of.base is view.base
+    parts = _parts(view, matching, before if changed is not None and not len(changed) else None)
+    made = replace(
+        view,
+        base=before.view.base if before is not None and same else _base(view.base, passing),
+        parts=tuple(parts),
+        labels=view.labels.only(matching),
+        missing_fields=tuple(
+            name for name in wanted.fields if not _matching(view.labels, _having(name)).any()
+        ),
+    )
+    return Filtered(of=view, view=made, matching=matching, passing=passing)
+
+
+def passing_rows(bundle: Bundle, matching: Bools) -> Bools:
+    """Return which rows of a bundle [R] vote for one of the labels `matching` [C], or more."""
+    of_bundle = matching[: bundle.labels]
+    passing = np.zeros(bundle.instances + bundle.labels, bool)
+    passing[bundle.instances :] = of_bundle
+    passing[_voters(bundle, np.flatnonzero(of_bundle))] = True
+    return passing
+
+
+def _matching(labels: LabelTable, wanted: LabelFilter) -> Bools:
+    matching = labels.fields.passing(wanted, labels.columns)
+    matching[labels.deleted] = False
+    return matching
+
+
+def _having(name: str) -> LabelFilter:
+    return LabelFilter(all=(Condition(field=name, operator="exists", values=(True,)),))
+
+
+def _patched(passing: Bools, bundle: Bundle, matching: Bools, changed: Rows) -> Bools:
+    """Return `passing_rows`, from that before some labels changed; the same array if none did."""
+    changed = changed[changed < bundle.labels]
+    if not len(changed):
+        return passing
+    passing = passing.copy()
+    passing[bundle.instances + changed] = matching[changed]
+    rows = np.unique(_voters(bundle, changed)).astype(np.int64)
+    if len(rows):
+        entries, counts = entries_of(bundle.indptr, rows)
+        votes = matching[bundle.indices[entries]]
+        passing[rows] = np.logical_or.reduceat(votes, np.cumsum(counts) - counts)
+    return passing
+
+
+def _voters(bundle: Bundle, columns: Rows) -> Indices:
+    """Return the instances that vote for some labels, perhaps several times each."""
+    indptr, instances = bundle.voters
+    entries, _ = entries_of(indptr, columns)
+    return instances[entries]
+
+
+def _base(base: BaseRows, passing: Bools) -> BaseRows:
+    return replace(base, dead=_with_dead(base.dead, passing, stored=base.count))
+
+
+def _parts(view: View, matching: Bools, before: Filtered | None) -> Iterator[RowPart]:
+    """Yield the parts with their rows that pass, those `before` if they are the same."""
+    known = (
+        {}
+        if before is None
+        else {id(of): part for of, part in zip(before.of.parts, before.view.parts, strict=True)}
+    )
+    for part in view.parts:
+        same = known.get(id(part))
+        if same is not None:
+            yield same
+            continue
+        passing, rows = np.zeros(part.dead.size, bool), part.stored_rows
+        if rows:
+            indptr = part.contents.indptr[: rows + 1]
+            votes = matching[part.contents.indices[: indptr[-1]]]
+            passing[:rows] = np.logical_or.reduceat(votes, indptr[:-1])
+        yield replace(part, dead=_with_dead(part.dead, passing, stored=rows))
+
+
+def _with_dead(dead: Tombstones, passing: Bools, *, stored: int) -> Tombstones:
+    """Return tombstones for all of `stored` rows that are dead or do not pass."""
+    bits = np.packbits(passing, bitorder="little")
+    if dead.alive is not None:
+        bits &= dead.alive
+    alive = int(np.bitwise_count(bits).sum())
+    return Tombstones(size=dead.size, alive=bits, count=stored - alive)

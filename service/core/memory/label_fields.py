@@ -1,0 +1,186 @@
+"""The metadata of labels, field by field, so that a filter is applied to all labels at once.
+
+Each label that was written has an entry: the bundle's in one store, the posted ones in another that
+grows. A label that is posted again gets a new entry, and its newest one counts.
+
+Shapes: E entries, n values of a field, C columns of V.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from service.core.growing import Growing
+from service.core.label_filter import (
+    COMPARED,
+    Condition,
+    LabelFilter,
+    Metadata,
+    MetadataValue,
+    Value,
+)
+from service.core.types import Bools, Indices, Label
+
+_EMPTY = ()  # the value of a field that holds an empty list
+_LEAST_ENTRIES = 1_024  # below this, entries of replaced labels are not worth a new store
+
+
+class _Field:
+    """The values of one field: numbers, and codes of all others; each with its entry, ascending.
+
+    A value is appended before its entry, so a reader that knows an entry finds its value.
+    """
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[type, object], int] = {}
+        self._code_entries, self._code = Growing(np.int32), Growing(np.int32)
+        self._number_entries, self._number = Growing(np.int32), Growing(np.float64)
+
+    def append(self, entry: int, value: MetadataValue) -> None:
+        """Append the value of an entry."""
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            self._number.append(value)
+            self._number_entries.append(entry)
+            return
+        listed = value if isinstance(value, tuple) else (value,)
+        for one in dict.fromkeys(listed) or (_EMPTY,):
+            self._code.append(self._codes.setdefault((type(one), one), len(self._codes)))
+            self._code_entries.append(entry)
+
+    def cut(self, entries: int) -> None:
+        """Forget what belongs to entries from number `entries` on."""
+        for of_entries, values in (
+            (self._code_entries, self._code),
+            (self._number_entries, self._number),
+        ):
+            of_entries.drop_from(entries)
+            values.cut(len(of_entries))
+
+    def holds(self, condition: Condition, entries: int) -> Bools:
+        """Return for which of the first `entries` entries a condition other than `exists` holds."""
+        found = np.zeros(entries, bool)
+        if condition.operator in COMPARED:
+            of_entries = self._first(self._number_entries, entries)
+            numbers = self._number.view()[: len(of_entries)]
+            found[of_entries[COMPARED[condition.operator](numbers, condition.values[0])]] = True
+        elif _is_number(condition.values[0]):
+            of_entries = self._first(self._number_entries, entries)
+            numbers = self._number.view()[: len(of_entries)]
+            found[of_entries[np.isin(numbers, condition.values)]] = True
+        else:
+            of_entries = self._first(self._code_entries, entries)
+            codes = self._code.view()[: len(of_entries)]
+            known = (self._codes.get((type(value), value), -1) for value in condition.values)
+            wanted = [code for code in known if code >= 0]
+            equal = codes == wanted[0] if len(wanted) == 1 else np.isin(codes, wanted)
+            found[of_entries[equal]] = True
+        return found
+
+    def present(self, entries: int) -> Bools:
+        """Return which of the first `entries` entries have a value."""
+        found = np.zeros(entries, bool)
+        for of_entries in (self._code_entries, self._number_entries):
+            found[self._first(of_entries, entries)] = True
+        return found
+
+    @staticmethod
+    def _first(of_entries: Growing[np.int32], entries: int) -> Indices:
+        known = of_entries.view()
+        return known[: int(np.searchsorted(known, entries))]
+
+
+class FieldStore:
+    """The fields of labels by entry. One writer appends; a reader passes the entries it knows."""
+
+    def __init__(self) -> None:
+        """Start without labels."""
+        self._columns = Growing(np.int32)
+        self._fields: dict[str, _Field] = {}
+
+    @classmethod
+    def of(cls, labels: Iterable[tuple[int, Metadata]]) -> FieldStore:
+        """Return the store of labels, each with its column."""
+        store = cls()
+        for column, metadata in labels:
+            store.append(store.entries, column, metadata)
+        return store
+
+    @property
+    def entries(self) -> int:
+        """The number of entries."""
+        return len(self._columns)
+
+    def append(self, entry: int, column: int, metadata: Metadata) -> None:
+        """Append the label at `column` as number `entry`, over what a dropped draft left there."""
+        if len(self._columns) > entry:
+            self._columns.cut(entry)
+            for field in list(self._fields.values()):
+                field.cut(entry)
+        for name, value in metadata.items():
+            self._fields.setdefault(name, _Field()).append(entry, value)
+        self._columns.append(column)
+
+    def columns(self, entries: int) -> Indices:
+        """Return the columns of the first entries, [E]."""
+        return self._columns.view()[:entries]
+
+    def holds(self, condition: Condition, *, entries: int) -> Bools:
+        """Return for which of the first entries a condition holds, [E]."""
+        field = self._fields.get(condition.field)
+        if condition.operator == "exists":
+            present = np.zeros(entries, bool) if field is None else field.present(entries)
+            return present if condition.values[0] else ~present
+        return np.zeros(entries, bool) if field is None else field.holds(condition, entries)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelFields:
+    """The metadata of one view's labels: the bundle's, and the first `entries` of those posted."""
+
+    of_bundle: FieldStore
+    posted: FieldStore
+    entries: int = 0
+
+    def put(self, label: Label, others: Mapping[int, Label]) -> LabelFields:
+        """Return the fields with those of a posted label.
+
+        `others` are the other posted labels, by column. If most entries belong to labels that were
+        replaced or deleted, a new store is made.
+        """
+        store, entries = self.posted, self.entries
+        if entries >= _LEAST_ENTRIES and entries >= 2 * len(others):
+            store = FieldStore.of((column, other.metadata) for column, other in others.items())
+            entries = store.entries
+        store.append(entries, label.index, label.metadata)
+        return replace(self, posted=store, entries=entries + 1)
+
+    def passing(self, wanted: LabelFilter, columns: int) -> Bools:
+        """Return the labels [C] that pass a filter, as if none was deleted."""
+        without = wanted.passing(_holds_without_fields)[0]
+        passing = np.full(columns, without)
+        for store, entries in (
+            (self.of_bundle, self.of_bundle.entries),
+            (self.posted, self.entries),
+        ):
+            if entries:  # of several entries of a column, the last one is assigned
+                holds = partial(store.holds, entries=entries)
+                passing[store.columns(entries)] = wanted.passing(holds)
+        return passing
+
+
+def no_fields() -> LabelFields:
+    """Return the fields of no label."""
+    return LabelFields(of_bundle=FieldStore(), posted=FieldStore())
+
+
+def _holds_without_fields(condition: Condition) -> Bools:
+    """Return whether a condition holds for a label without metadata, [1]."""
+    return np.array([condition.operator == "exists" and not condition.values[0]])
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
