@@ -49,23 +49,18 @@ class FaissGraph:
         similarities, nodes = self._index.search(queries, count, params=parameters)
         return similarities, nodes
 
-    def scan(self, queries: Floats, *, count: int, nodes: Rows) -> tuple[Floats, Rows]:
-        """Find the `count` nearest of `nodes` exactly, as `Graph.scan` describes.
+    def subset(self, nodes: Rows, *, copied: bool) -> FaissSubset:
+        """Return `nodes` [n] to be scanned, as `Graph.subset` describes.
 
-        A scan of the memory-mapped vectors must test every vector. So if `nodes` are few, their
-        vectors are copied instead. Both ways compute the same bits as a walk.
+        A scan of the memory-mapped vectors must test every vector.
         """
         places = self._place_of_node[nodes]
-        if _FEW * len(nodes) <= self._index.ntotal:
-            few = scanned(self._matrix[places])
-            similarities, found = few.search(queries, count)
-            return similarities, np.where(found < 0, found, nodes[found])
+        if copied or _FEW * len(nodes) <= self._index.ntotal:
+            return FaissSubset(nodes, scanned(self._matrix, places), nodes)
         selected = np.zeros(self._index.ntotal, bool)
         selected[places] = True
         bitmap = faiss.IDSelectorBitmap(np.packbits(selected, bitorder="little"))
-        parameters = faiss.SearchParameters(sel=bitmap)
-        similarities, found = self._vectors.search(queries, count, params=parameters)
-        return similarities, np.where(found < 0, found, self._node_at[found])
+        return FaissSubset(nodes, self._vectors, self._node_at, selector=bitmap)
 
     def vectors(self, nodes: Rows) -> Halves:
         """Return the vectors [n, d] of `nodes` [n]."""
@@ -95,14 +90,34 @@ class FaissGraph:
         return place_of_node
 
 
-def scanned(vectors: Halves) -> Any:
-    """Return a faiss index that scans a copy of vectors [n, d] in fp16."""
-    rows, dimension = vectors.shape
+class FaissSubset:
+    """Nodes whose vectors an index scans: all of the index's, or those that a selector allows."""
+
+    def __init__(self, nodes: Rows, index: Any, node_at: Rows, *, selector: Any = None) -> None:
+        """Scan `index`; `node_at` are the nodes at its places."""
+        self.nodes, self._index, self._node_at = nodes, index, node_at
+        self.copied_bytes = index.codes.size() if selector is None else 0
+        self._parameters = selector and faiss.SearchParameters(sel=selector)
+
+    def search(self, queries: Floats, *, count: int) -> tuple[Floats, Rows]:
+        """Find the `count` nearest nodes exactly, as `Subset.search` describes."""
+        similarities, found = self._index.search(queries, count, params=self._parameters)
+        return similarities, np.where(found < 0, found, self._node_at[found])
+
+
+def scanned(vectors: Halves, places: Rows | Indices | None = None) -> Any:
+    """Return a faiss index that scans a copy of vectors [n, d] in fp16, or of some of them."""
+    rows, dimension = len(vectors) if places is None else len(places), vectors.shape[1]
     index = faiss.IndexScalarQuantizer(
         dimension, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT
     )
     index.is_trained = True
-    faiss.copy_array_to_vector(np.ascontiguousarray(vectors).view(np.uint8).ravel(), index.codes)
+    size = rows * index.sa_code_size()
+    if size:
+        index.codes.resize(size)
+        codes = faiss.rev_swig_ptr(index.codes.data(), size).view(np.float16)
+        # Not np.take: it would first copy all vectors, because a file does not align them.
+        codes.reshape(rows, dimension)[:] = vectors if places is None else vectors[places]
     index.ntotal = rows
     return index
 

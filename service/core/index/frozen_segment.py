@@ -14,23 +14,27 @@ Shapes: B queries, R rows, d dimensions.
 
 from __future__ import annotations
 
-from functools import lru_cache
+import math
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
+from cachetools import LRUCache
 
 from service.core.errors import BundleAltered
 from service.core.index.equal_keys import NO_EQUAL_KEYS, EqualKeys, equal_keys
 from service.core.index.found_rows import nothing_found, within_share
 from service.core.index.libraries import IndexParameters, load_library
-from service.core.index.protocol import Graph, Progress, RowFilter
+from service.core.index.protocol import Graph, Progress, RowFilter, Subset
 from service.core.types import Floats, Halves, Rows
 
 SCAN_ROWS_PER_QUEUE_PLACE = 60  # rows (d = 384) scanned in the time that one queue place costs
 _LONGEST_QUEUE = 4096
-_SPARE_NODES = 32  # visited in addition to those expected to pass
+_SPARE_NODES = 32  # visited in addition to those expected to pass, plus _SPARE_DEVIATIONS
+_SPARE_DEVIATIONS = 3  # of the number that passes, if filter and query have nothing in common
 _SURE_SHARE = 0.75  # of a walk's nodes, the nearest are complete; it may have missed farther ones
-_KEPT_FILTERS = 32  # filters whose passing nodes are cached
+_KEPT_BYTES = 96 * 1024**2  # of the nodes that passed recent filters, and copies of their vectors
+_MOST_COPIED = 32_000  # nodes of one filter: larger copies would replace those of all other filters
 
 
 class FrozenSegment:
@@ -45,12 +49,8 @@ class FrozenSegment:
         """
         self._graph, self._rows, self._equal, self._least_ef = graph, rows, equal, least_ef
 
-        # Subtle: a method would refer to the segment and keep it alive after its last user.
-        def passing_nodes(row_filter: RowFilter) -> Rows:
-            rows = np.arange(row_filter.start, row_filter.stop)[row_filter.mask()]
-            return rows if not len(equal.later) else np.unique(equal.node_of(rows))
-
-        self._passing_nodes = lru_cache(_KEPT_FILTERS)(passing_nodes)
+        self._subsets: LRUCache[RowFilter, Subset] = LRUCache(_KEPT_BYTES, getsizeof=_bytes_of)
+        self._lock = Lock()
 
     @property
     def rows(self) -> int:
@@ -87,7 +87,7 @@ class FrozenSegment:
         passing = row_filter.selected()
         unsure = np.arange(len(queries))
         sure = max(_SURE_SHARE, count / queue)
-        for walked in _walks(queue * self._rows // max(1, passing) + _SPARE_NODES, passing):
+        for walked in _walks(_expected_walk(queue, passing / self._rows), passing):
             found = self._graph.walk(queries[unsure], count=walked, queue=walked)
             similarities[unsure], rows[unsure], passed = self._rows_found(
                 *found, count, row_filter, share, sure=int(sure * walked)
@@ -95,16 +95,35 @@ class FrozenSegment:
             unsure = unsure[passed < count]
             if not len(unsure):
                 return similarities, rows
-        nodes = self._passing_nodes(row_filter)
-        if not len(nodes):
+        subset = self._passing(row_filter)
+        if not len(subset.nodes):
             return similarities, rows
-        found = self._graph.scan(queries[unsure], count=min(count, len(nodes)), nodes=nodes)
+        found = subset.search(queries[unsure], count=min(count, len(subset.nodes)))
         similarities[unsure], rows[unsure], _ = self._rows_found(*found, count, row_filter, share)
         return similarities, rows
 
     def vectors(self, rows: Rows) -> Halves:
         """Return the vectors [n, d] of `rows` [n]."""
         return self._graph.vectors(self._equal.node_of(rows))
+
+    def _passing(self, row_filter: RowFilter) -> Subset:
+        """Return the nodes that pass a filter; from its second use on, with their own copy.
+
+        Most filters of a memory that changes are used once, and copying would take longer.
+        """
+        with self._lock:
+            known = self._subsets.get(row_filter)
+        if known is None:
+            rows = np.arange(row_filter.start, row_filter.stop)[row_filter.mask()]
+            nodes = rows if not len(self._equal.later) else np.unique(self._equal.node_of(rows))
+            subset = self._graph.subset(nodes, copied=False)
+        elif known.copied_bytes or len(known.nodes) > _MOST_COPIED:
+            return known
+        else:
+            subset = self._graph.subset(known.nodes, copied=True)
+        with self._lock:
+            self._subsets[row_filter] = subset
+        return subset
 
     def _rows_found(
         self,
@@ -138,6 +157,10 @@ class FrozenSegment:
             found[0][line, :size] = similarities[line].take(place[:size])
             found[1][line, :size] = rows[:size]
         return *found, passed
+
+
+def _bytes_of(subset: Subset) -> int:
+    return int(subset.nodes.nbytes) + subset.copied_bytes
 
 
 def build_segment(
@@ -207,6 +230,14 @@ def _read_equal_keys(path: Path, rows: int, shared: int) -> EqualKeys:
     if not (inside.all() and rising.all()) or first_is_later or twice:
         raise BundleAltered(f"{path} does not list equal rows among {rows} in their order")
     return EqualKeys(first=first, later=later)
+
+
+def _expected_walk(queue: int, share: float) -> int:
+    """Return after how many nodes `queue` of them pass, if a `share` of all nodes passes."""
+    if not share:
+        return _LONGEST_QUEUE
+    spare = _SPARE_DEVIATIONS * math.sqrt(queue * (1.0 - share))
+    return int((queue + spare) / share) + _SPARE_NODES
 
 
 def _walks(first: int, passing: int) -> list[int]:

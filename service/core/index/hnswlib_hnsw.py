@@ -43,19 +43,27 @@ class HnswlibGraph:
             similarities[:, :filled] = 1.0 - distances  # the "ip" space returns 1 - s
         return similarities, nodes
 
-    def scan(self, queries: Floats, *, count: int, nodes: Rows) -> tuple[Floats, Rows]:
-        """Find the `count` nearest of `nodes` exactly, as `Graph.scan` describes."""
-        similarities, places = exact_search(
-            self.vectors(nodes),
-            queries,
-            count=count,
-            row_filter=RowFilter(start=0, stop=len(nodes)),
-        )
-        return similarities, np.where(places < 0, places, nodes[places])
+    def subset(self, nodes: Rows, *, copied: bool) -> CopiedNodes:
+        """Return a copy of `nodes` [n] to be scanned, as `Graph.subset` describes."""
+        return CopiedNodes(nodes, self.vectors(nodes))
 
     def vectors(self, nodes: Rows) -> Halves:
         """Return the vectors [n, d] of `nodes` [n]."""
         return np.asarray(self._index.get_items(nodes, return_type="numpy"), np.float16)
+
+
+class CopiedNodes:
+    """Nodes with a copy of their vectors."""
+
+    def __init__(self, nodes: Rows, vectors: Halves) -> None:
+        """Scan vectors [n, d]."""
+        self.nodes, self._vectors, self.copied_bytes = nodes, vectors, vectors.nbytes
+
+    def search(self, queries: Floats, *, count: int) -> tuple[Floats, Rows]:
+        """Find the `count` nearest nodes exactly, as `Subset.search` describes."""
+        every = RowFilter(start=0, stop=len(self.nodes))
+        similarities, places = exact_search(self._vectors, queries, count=count, row_filter=every)
+        return similarities, np.where(places < 0, places, self.nodes[places])
 
 
 def build(

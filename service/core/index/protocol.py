@@ -89,12 +89,34 @@ class Graph(Protocol):
         """
         ...
 
-    def scan(self, queries: Floats, *, count: int, nodes: Rows) -> tuple[Floats, Rows]:
-        """Find the `count` nearest of `nodes` [n], ascending, exactly; returns what `walk` does."""
+    def subset(self, nodes: Rows, *, copied: bool) -> Subset:
+        """Return `nodes` [n], ascending, to be scanned.
+
+        If they are `copied`, or few, a copy of their vectors is scanned, which takes a third of the
+        time; making it takes as long as a scan.
+        """
         ...
 
     def vectors(self, nodes: Rows) -> Halves:
         """Return the vectors [n, d] of `nodes` [n], with exactly the bits that were indexed."""
+        ...
+
+
+class Subset(Protocol):
+    """Some nodes of a graph, searched by a scan, with the bits of a walk."""
+
+    @property
+    def nodes(self) -> Rows:
+        """The nodes [n], ascending."""
+        ...
+
+    @property
+    def copied_bytes(self) -> int:
+        """The bytes of copied vectors; 0 if the graph's own are scanned."""
+        ...
+
+    def search(self, queries: Floats, *, count: int) -> tuple[Floats, Rows]:
+        """Find the `count` nearest nodes of queries [B, d] exactly; returns what `walk` does."""
         ...
 
 

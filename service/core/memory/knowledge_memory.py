@@ -19,7 +19,7 @@ from service.core.label_filter import LabelFilter
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.draft import Draft, MemoryLimits
 from service.core.memory.filtered_view import FilteredViews
-from service.core.memory.label_fields import FieldStore, no_fields
+from service.core.memory.label_fields import BundleFields, no_fields
 from service.core.memory.label_table import LabelTable, bytes_of_label
 from service.core.memory.part import BaseRows, RowPart, bytes_of_row, seal
 from service.core.memory.row_ownership import RowOwnership
@@ -49,7 +49,7 @@ class KnowledgeMemory:
                 base_details=bundle.label_details,
                 base_identities=IdentityLookup(bundle.label_texts),
                 columns=bundle.labels,
-                fields=replace(no_fields(), of_bundle=FieldStore.of(bundle.label_details.fields())),
+                fields=replace(no_fields(), of_bundle=BundleFields(bundle.label_details.fields())),
             ),
             ownership=RowOwnership.of_bundle(bundle),
             items=None if bundle.items is None else ItemMemory.of(bundle.items),

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Lock
 
 import numpy as np
+from cachetools import LRUCache
 
 from service.core.growing import Growing
 from service.core.label_filter import (
@@ -23,9 +25,10 @@ from service.core.label_filter import (
     MetadataValue,
     Value,
 )
-from service.core.types import Bools, Indices, Label
+from service.core.types import Bits, Bools, Indices, Label
 
 _EMPTY = ()  # the value of a field that holds an empty list
+_KEPT_FILTERS = 128  # applied to the bundle's labels, with those of single fields
 _LEAST_ENTRIES = 1_024  # below this, entries of replaced labels are not worth a new store
 
 
@@ -137,11 +140,36 @@ class FieldStore:
         return np.zeros(entries, bool) if field is None else field.holds(condition, entries)
 
 
+class BundleFields:
+    """The fields of a bundle's labels, and which of these passed recent filters."""
+
+    def __init__(self, labels: Iterable[tuple[int, Metadata]]) -> None:
+        """Index labels that have metadata, each with its column, ascending."""
+        self._store = FieldStore.of(labels)
+        self._passing: LRUCache[LabelFilter, Bits] = LRUCache(_KEPT_FILTERS)
+        self._lock = Lock()
+
+    def apply(self, wanted: LabelFilter, passing: Bools) -> None:
+        """Write to `passing` [C] which of these labels pass."""
+        entries = self._store.entries
+        if not entries:
+            return
+        with self._lock:
+            bits = self._passing.get(wanted)
+        if bits is None:
+            bits = np.packbits(wanted.passing(partial(self._store.holds, entries=entries)))
+            with self._lock:
+                self._passing[wanted] = bits
+        columns = self._store.columns(entries)
+        all_labels = columns[-1] + 1 == entries
+        passing[slice(entries) if all_labels else columns] = np.unpackbits(bits, count=entries)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LabelFields:
     """The metadata of one view's labels: the bundle's, and the first `entries` of those posted."""
 
-    of_bundle: FieldStore
+    of_bundle: BundleFields
     posted: FieldStore
     entries: int = 0
 
@@ -162,19 +190,16 @@ class LabelFields:
         """Return the labels [C] that pass a filter, as if none was deleted."""
         without = wanted.passing(_holds_without_fields)[0]
         passing = np.full(columns, without)
-        for store, entries in (
-            (self.of_bundle, self.of_bundle.entries),
-            (self.posted, self.entries),
-        ):
-            if entries:  # of several entries of a column, the last one is assigned
-                holds = partial(store.holds, entries=entries)
-                passing[store.columns(entries)] = wanted.passing(holds)
+        self.of_bundle.apply(wanted, passing)
+        if self.entries:  # of several entries of a column, the last one is assigned
+            holds = partial(self.posted.holds, entries=self.entries)
+            passing[self.posted.columns(self.entries)] = wanted.passing(holds)
         return passing
 
 
 def no_fields() -> LabelFields:
     """Return the fields of no label."""
-    return LabelFields(of_bundle=FieldStore(), posted=FieldStore())
+    return LabelFields(of_bundle=BundleFields(()), posted=FieldStore())
 
 
 def _holds_without_fields(condition: Condition) -> Bools:

@@ -93,7 +93,7 @@ class RecordedGraph:
     """A graph that records the queue length of each walk, and 0 for a scan."""
 
     def __init__(self, vectors: np.ndarray) -> None:
-        self._vectors, self.queues = vectors.astype(np.float32), []
+        self._vectors, self.queues, self.copied = vectors.astype(np.float32), [], []
 
     def walk(self, queries: np.ndarray, *, count: int, queue: int) -> tuple[np.ndarray, np.ndarray]:
         self.queues.append(queue)
@@ -101,20 +101,34 @@ class RecordedGraph:
         nodes = np.argsort(-similarities, axis=1)[:, :count]
         return np.take_along_axis(similarities, nodes, 1), nodes
 
-    def scan(self, queries: np.ndarray, *, count: int, nodes: np.ndarray):
-        self.queues.append(0)
-        found = np.tile(nodes[:count], (len(queries), 1))
+    def subset(self, nodes: np.ndarray, *, copied: bool) -> "RecordedSubset":
+        self.copied.append(copied)
+        return RecordedSubset(self, nodes, copied_bytes=len(nodes) if copied else 0)
+
+
+class RecordedSubset:
+    def __init__(self, graph: RecordedGraph, nodes: np.ndarray, *, copied_bytes: int) -> None:
+        self._graph, self.nodes, self.copied_bytes = graph, nodes, copied_bytes
+
+    def search(self, queries: np.ndarray, *, count: int) -> tuple[np.ndarray, np.ndarray]:
+        self._graph.queues.append(0)
+        found = np.tile(self.nodes[:count], (len(queries), 1))
         return np.zeros(found.shape, np.float32), found
+
+
+def expected_walk(queue: int, passing: int) -> int:
+    share = passing / ROWS
+    return int((queue + 3 * (queue * (1 - share)) ** 0.5) / share) + 32
 
 
 @pytest.mark.parametrize(
     ("near", "others", "count", "ef", "queues"),
     [
-        pytest.param(0, 200, COUNT, EF, [EF * ROWS // (ROWS - 200) + 32], id="one walk"),
-        pytest.param(60, 0, 8, 8, [8 * ROWS // (ROWS - 60) + 32, 99], id="a longer walk"),
-        pytest.param(1_000, 0, 8, 8, [8 * ROWS // (ROWS - 1_000) + 32, 95, 0], id="then a scan"),
+        pytest.param(0, 200, COUNT, EF, [expected_walk(EF, ROWS - 200)], id="one walk"),
+        pytest.param(60, 0, 8, 8, [expected_walk(8, ROWS - 60), 99], id="a longer walk"),
+        pytest.param(1_000, 0, 8, 8, [expected_walk(8, ROWS - 1_000), 95, 0], id="then a scan"),
         pytest.param(
-            3_000, 0, COUNT, EF, [EF * ROWS // (ROWS - 3_000) + 32, 0], id="one and a scan"
+            3_000, 0, COUNT, EF, [expected_walk(EF, ROWS - 3_000), 0], id="one and a scan"
         ),
         pytest.param(14_000, 0, COUNT, EF, [0], id="a scan at once"),
     ],
@@ -131,6 +145,17 @@ def test_walks_go_on_until_a_scan_is_quicker(
     assert not np.isin(rows, dead).any()
     assert (rows >= 0).all()
     assert graph.queues == queues
+
+
+def test_a_filter_is_copied_from_its_second_scan_on(vectors: np.ndarray) -> None:
+    graph, query = RecordedGraph(vectors), unit(1, 5)
+    segment, few = FrozenSegment(graph, rows=ROWS), without(np.arange(14_000), ROWS)
+    for copied in ([False], [False, True], [False, True]):
+        segment.search(query, count=COUNT, ef=EF, row_filter=few)
+        assert graph.copied == copied
+    many = without(np.arange(14_000), ROWS)  # another filter, although it passes the same rows
+    segment.search(query, count=COUNT, ef=EF, row_filter=many)
+    assert graph.copied == [False, True, False]
 
 
 def test_a_segment_that_missed_its_goal_is_searched_with_a_longer_queue(
