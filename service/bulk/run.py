@@ -67,6 +67,7 @@ class Job:
     match: str = ""  # the match types that answer, separated by commas; "": all
     min_confidence: float = 0.0
     diversity: float = 0.0
+    filter: str = ""  # "": all labels answer
     escape_formulas: bool = False
     version: int = 0
     format: int = FORMAT

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import orjson
 from cyclopts import Parameter
 from pydantic import ValidationError
 
@@ -16,7 +17,8 @@ from service.bulk.query_file import ItemsColumn, OnBadRow, QueryFile
 from service.bulk.run import BulkRun, Job, WorkFolder, rows_of_part
 from service.command_line import STATE_VARIABLE, Interrupted, say
 from service.core.bundle import manifest
-from service.core.errors import InvalidConfig
+from service.core.errors import InvalidConfig, InvalidInput, echoed
+from service.core.label_filter import LabelFilter, parse
 from service.core.tables.separated import DelimiterOption
 from service.core.types import MatchType, PredictOptions, Spelling
 from service.http.request_models import RequestModels
@@ -40,6 +42,7 @@ def predict(
     match: list[MatchType] | None = None,
     min_confidence: float = 0.0,
     diversity: float = 0.0,
+    filter: str | None = None,
     explain: bool = False,
     escape_formulas: Annotated[bool, Parameter(negative=())] = False,
     delimiter: DelimiterOption | None = None,
@@ -82,6 +85,9 @@ def predict(
         Leave out keywords of less confidence, 0 to 1; for bundles with confidences.
     diversity
         How much a keyword loses by being like a better one, 0 to 1.
+    filter
+        Answer only with keywords whose metadata pass, as JSON in the form of POST /predict:
+        '{"all": [{"field": "price", "lt": 100}]}'.
     explain
         Add metadata and evidence to each keyword; for .jsonl.
     escape_formulas
@@ -107,6 +113,7 @@ def predict(
         match=tuple(dict.fromkeys(match)) if match else None,
         min_confidence=min_confidence,
         diversity=diversity,
+        filter=_filter(filter, settings.limits),
     )
     options = facts.options(
         base, depth=depth, memorization=memorization, rerank=rerank, spelling=spelling
@@ -161,6 +168,7 @@ def _opened(
             match=",".join(options.match or ()),
             min_confidence=options.min_confidence,
             diversity=options.diversity,
+            filter="" if options.filter is None else repr(options.filter),
             part_rows=rows_of_part(options.top_k, explain=options.explain),
             escape_formulas=escaped,
             version=0 if log is None else log.newest,
@@ -181,6 +189,18 @@ def _opened(
         loaded=loaded,
         threads=settings.threads,
     )
+
+
+def _filter(text: str | None, limits: Limits) -> LabelFilter | None:
+    """Return the filter that `--filter` has as JSON; raises `InvalidConfig`."""
+    if text is None:
+        return None
+    try:
+        return parse(orjson.loads(text), at="--filter", most=limits.filter_values)
+    except orjson.JSONDecodeError as error:
+        raise InvalidConfig(f"--filter is not JSON: {error}") from error
+    except InvalidInput as error:
+        raise InvalidConfig(f"{error.field} {error}") from error
 
 
 def _require_allowed(options: PredictOptions, limits: Limits) -> None:
@@ -209,9 +229,11 @@ def _answer(run: BulkRun, folder: WorkFolder, form: Format) -> int:
             " the same command goes on there"
         )
         return end.status
-    skipped = run.survey.skipped
+    memory, skipped = run.loaded.memory, run.survey.skipped
+    for name in memory.only(memory.view, run.options.filter).missing_fields:
+        _say(f"note: --filter: no label has the field {echoed(name)}")
     left = f", {skipped:,} of them skipped" if skipped else ""
-    bundle, version = run.loaded.bundle.manifest.name, run.loaded.memory.view.version
+    bundle, version = run.loaded.bundle.manifest.name, memory.view.version
     scores = "probabilities" if run.options.candidates else "sums of votes"
     _say(f"{out}: {rows:,} queries{left}; bundle {bundle}, version {version}; scores are {scores}")
     return 0

@@ -6,12 +6,12 @@ mypy checks the dicts that `responses` builds against them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NotRequired
 
 # Before Python 3.12 pydantic does not accept `typing.TypedDict`.
 from typing_extensions import TypedDict
 
-from service.core.label_filter import MetadataValue
 from service.core.memory.row_ownership import NEWEST_QUERIES
 from service.core.types import MatchType, ScoreKind
 from service.http.problems import Problem, doc
@@ -25,7 +25,9 @@ Version = Annotated[
 ]
 Similarity = Annotated[float, doc("Cosine similarity, -1 to 1.")]
 Novel = Annotated[bool, doc("Whether the label was posted, rather than part of the training data.")]
-MetadataAnswer = Annotated[dict[str, MetadataValue], doc("As posted with the label.")]
+MetadataAnswer = Annotated[
+    Mapping[str, str | float | bool | Sequence[str]], doc("As posted with the label.")
+]
 
 
 class EvidenceAnswer(TypedDict):

@@ -33,8 +33,8 @@ _LONGEST_QUEUE = 4096
 _SPARE_NODES = 32  # visited in addition to those expected to pass, plus _SPARE_DEVIATIONS
 _SPARE_DEVIATIONS = 3  # of the number that passes, if filter and query have nothing in common
 _SURE_SHARE = 0.75  # of a walk's nodes, the nearest are complete; it may have missed farther ones
-_KEPT_BYTES = 96 * 1024**2  # of the nodes that passed recent filters, and copies of their vectors
-_MOST_COPIED = 32_000  # nodes of one filter: larger copies would replace those of all other filters
+_KEPT_BYTES = 64 * 1024**2  # of the nodes that passed recent filters, and copies of their vectors
+_MOST_COPIED = 64_000  # nodes of one filter: 49 MB at d = 384
 
 
 class FrozenSegment:

@@ -68,6 +68,8 @@ def as_log_errors(place: str, *, action: str) -> Iterator[None]:
             why = "another process held its lock for too long"
             raise LogLocked(f"{place} cannot be {action}: {why}") from error
         raise LogError(f"{place} cannot be {action}: {reason(error)}") from error
+    except UnicodeDecodeError as error:  # SQLite's message quotes a damaged name
+        raise LogCorrupt(f"{place} cannot be {action}: its tables' names are damaged") from error
 
 
 def reason(error: BaseException) -> str:

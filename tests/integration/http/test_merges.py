@@ -108,7 +108,7 @@ def test_a_wrong_field_or_too_much_of_one_is_a_422(service: LocalService) -> Non
         ({"queries": ["a", "b", "c", "d"]}, "queries"),
         ({"metadata": {"a": "1", "b": "2"}}, "metadata"),
         ({"metadata": {"shop": "x" * 31}}, "metadata"),
-        ({"metadata": {"shop": 1}}, "metadata.shop"),
+        ({"metadata": {"shop": [1]}}, "metadata.shop"),
     ]
     for given, field in wrong:
         assert_problem(patch(service, "axe", **given), 422, field=field)

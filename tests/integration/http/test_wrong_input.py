@@ -59,7 +59,7 @@ LABELS_FIELDS = [
     (one(text="a", queries=["q", ""]), "labels.0.queries.1"),
     *(
         (one(text="a", metadata={"a": wrong}), "labels.0.metadata.a")
-        for wrong in (1, {"b": "c"}, "x" * 1025)
+        for wrong in (None, {"b": "c"}, "x" * 1025)
     ),
     (one(text="a", metadata={str(number): "" for number in range(65)}), "labels.0.metadata"),
     (one(text="a", metadata=[["a", "b"]]), "labels.0.metadata"),

@@ -1,0 +1,180 @@
+"""`python -m loadtests.filters`: recall, completeness and time of filtered queries.
+
+Each label gets three numbers from 0 to 1: a random one, and its rank by similarity to one query,
+from the nearest label on and from the farthest. The queries are that one's neighbors, so filters on
+these numbers leave labels at random, near the queries, or far from them. Runs in one thread of this
+process, without a server. Writes filters.json and filters.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import process_time
+
+import numpy as np
+from cyclopts import App
+
+from loadtests.bare_predictor import RECALL, BarePredictor, measure_recall
+from loadtests.queries import distinct, read_queries
+from loadtests.report import Report, Row
+from loadtests.traffic import Summary
+from service.command_line import run
+from service.core.changes import PutLabel
+from service.core.encoding.encoder import encode
+from service.core.index.frozen_segment import build_segment
+from service.core.label_filter import LabelFilter, Metadata, parse
+from service.core.memory.filtered_view import filtered
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.label_fields import BundleFields
+from service.core.memory.view import View
+from service.core.types import Doubles, Floats, NewLabel, Role
+
+SHARES = (0.95, 0.5, 0.1, 0.01, 0.001, 0.0001)
+NUMBERS = ("random", "near", "far")
+MOST_TIMES = 3.0  # p99 of a filtered query over that of an unfiltered one
+_CANDIDATES = 5_000  # texts among which the queries are chosen
+_BATCH = 1_000  # labels posted at once
+
+app = App(name="loadtests.filters", help=__doc__)
+
+
+@app.default
+def filters(*, bundle: Path, out: Path, queries: int = 200, live: int = 0, seed: int = 0) -> int:
+    """Measure and report.
+
+    Parameters
+    ----------
+    bundle
+        The bundle's folder; its texts are the queries.
+    out
+        Folder for filters.json and filters.md.
+    queries
+        Number of queries per filter.
+    live
+        Labels that are posted first, in segments as a service would build.
+    seed
+        Draws numbers and queries.
+    """
+    bare = BarePredictor.open(bundle)
+    texts = list(islice(distinct(read_queries(bundle), seed=seed), _CANDIDATES))
+    vectors = encode(bare.encoder, texts, role=Role.QUERY)
+    nearest = np.argsort(-(vectors @ vectors[0]), kind="stable")[:queries]
+    asked = Asked([texts[place] for place in nearest], vectors[nearest])
+    with TemporaryDirectory() as folder:
+        memory = KnowledgeMemory(bare.view.bundle)
+        _post(memory, live, Path(folder), seed=seed)
+        view = _numbered(memory.view, vectors[0], seed=seed)
+        rows = list(_measure(bare, view, asked))
+    settings = {"bundle": bundle.name, "queries": queries, "live": live, "seed": seed}
+    report = Report(title="Filtered queries", settings=settings, rows=rows)
+    report.publish(out, "filters")
+    return report.status
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Queries [B] and their vectors [B, d]."""
+
+    texts: list[str]
+    vectors: Floats
+
+
+def _measure(bare: BarePredictor, view: View, asked: Asked) -> Iterator[Row]:
+    """Yield a row per filter; the unfiltered time is measured again next to each."""
+    _times(bare, view, asked)  # warms up
+    for number in NUMBERS:
+        for share in SHARES:
+            wanted = parse({"all": [{"field": number, "lt": share}]}, at="filter", most=10)
+            yield _row(bare, view, wanted, asked, what=f"{share:.2%} of the labels, {number}")
+
+
+def _row(bare: BarePredictor, view: View, wanted: LabelFilter, asked: Asked, *, what: str) -> Row:
+    start = process_time()
+    kept = filtered(view, wanted).view
+    made = process_time() - start
+    _times(bare, kept, asked)
+    plain, found = _times(bare, view, asked), _times(bare, kept, asked)
+    recall = measure_recall(kept, asked.vectors, depth=min(bare.options.depth, kept.rows))
+    full = min(bare.options.top_k, len(kept.labels))
+    answer = bare.predictor.predict(kept, asked.texts, bare.options)
+    short = sum(len(prediction.keywords) < full for prediction in answer.predictions)
+    times = found.p99 / plain.p99
+    return Row(
+        what=what,
+        goal=f"recall >= {RECALL}, full, p99 <= {MOST_TIMES:.0f} x",
+        measured=f"{kept.rows:,} rows; recall {recall.mean:.4f}; {short} short answers; p50"
+        f" {found.p50:.2f} ms, p99 {found.p99:.2f} ms, unfiltered"
+        f" {plain.p50:.2f} and {plain.p99:.2f}; the view was made in"
+        f" {1000 * made:.1f} ms",
+        met=recall.mean >= RECALL and not short and times <= MOST_TIMES,
+        figures={"recall": recall.mean, "short": short, "times": times, "rows": kept.rows},
+    )
+
+
+def _times(bare: BarePredictor, view: View, asked: Asked) -> Summary:
+    """Return the CPU time of the queries, one by one."""
+    seconds = []
+    for text in asked.texts:
+        start = process_time()
+        bare.predictor.predict(view, [text], bare.options)
+        seconds.append(process_time() - start)
+    return Summary.of(seconds)
+
+
+def _numbered(view: View, query: Floats, *, seed: int) -> View:
+    """Return the view with the three numbers of each of the bundle's labels as metadata."""
+    keys = view.bundle.keys[view.bundle.instances :]
+    rank = np.empty(len(keys))
+    rank[np.argsort(-(keys.astype(np.float32) @ query), kind="stable")] = np.arange(len(keys))
+    near = rank / len(keys)
+    random = np.random.default_rng(seed).random(len(keys))
+    of_bundle = BundleFields(
+        (column, _numbers(*numbers))
+        for column, numbers in enumerate(zip(random.tolist(), near.tolist(), strict=True))
+    )
+    labels = view.labels
+    return replace(view, labels=replace(labels, fields=replace(labels.fields, of_bundle=of_bundle)))
+
+
+def _numbers(random: float, near: float) -> Metadata:
+    return {"random": random, "near": near, "far": 1.0 - near}
+
+
+def _post(memory: KnowledgeMemory, count: int, folder: Path, *, seed: int) -> None:
+    """Post labels near to the bundle's, with random numbers, and build their segments."""
+    bundle, rng = memory.view.bundle, np.random.default_rng(seed)
+    for first in range(0, count, _BATCH):
+        columns = rng.integers(bundle.labels, size=min(_BATCH, count - first))
+        keys = bundle.keys[bundle.instances + columns].astype(np.float32)
+        keys += rng.normal(scale=0.3 / keys.shape[1] ** 0.5, size=keys.shape).astype(np.float32)
+        keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+        numbers: Doubles = rng.random((len(keys), 2))
+        version = memory.view.version
+        memory.apply(
+            [
+                PutLabel(
+                    sequence=version + 1 + place,
+                    label=NewLabel(
+                        id=f"live {first + place}",
+                        text=f"live {first + place}",
+                        metadata=_numbers(*numbers[place].tolist()),
+                    ),
+                    vectors=keys[place : place + 1].astype(np.float16),
+                )
+                for place in range(len(keys))
+            ]
+        )
+    parameters = bundle.manifest.index.parameters()
+    for place, plan in enumerate(memory.view.unsealed_plans()):
+        vectors = memory.view.vectors(plan.rows)
+        segment = build_segment(vectors, parameters, folder / f"{place}.index", lambda _rows: None)
+        memory.attach(memory.seal(plan, segment))
+
+
+if __name__ == "__main__":
+    sys.exit(run(app))
