@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from service.core.bundle.bundle import BASE_SEGMENT
 from service.core.bundle.manifest import Manifest
 from service.core.errors import InvalidConfig
+from service.core.index.frozen_segment import MOST_COPIED
+from service.core.memory.filtered_view import KEPT_FILTERS
 from service.core.processes.resources import memory_limit
 from service.http.request_body import SMALL_BYTES
 from service.http.responses import PIECE_BYTES
@@ -57,6 +59,7 @@ def shares(settings: Settings, bundle: Manifest) -> list[Share]:
         ("connections", "server.connections", most_connections * connection),
         ("requests", "limits.held_bytes", HELD_TWICE * limits.held_bytes),
         ("query cache", "engine.cached_queries", engine.cached_queries * entry),
+        ("filters", "", _bytes_of_filters(bundle)),
         ("writes", "engine.queue_labels", engine.queue_labels * entry),
         ("live memory", "engine.live_bytes", MEMORIES * (engine.live_bytes or 0)),
     )
@@ -70,6 +73,14 @@ def shares(settings: Settings, bundle: Manifest) -> list[Share]:
             for name, setting, size in of_a_worker
         ),
     ]
+
+
+def _bytes_of_filters(bundle: Manifest) -> int:
+    """Return the bytes of the filters that a memory keeps, for the bundle's rows and labels."""
+    memory = bundle.memory
+    kept = KEPT_FILTERS * (memory.rows + memory.labels)  # a boolean for each
+    voters = 4 * memory.votes + 8 * memory.labels
+    return kept + voters + MOST_COPIED * 2 * bundle.encoder.dimension
 
 
 def within_budget(settings: Settings, bundle: Manifest) -> Settings:

@@ -96,7 +96,7 @@ class FaissSubset:
     def __init__(self, nodes: Rows, index: Any, node_at: Rows, *, selector: Any = None) -> None:
         """Scan `index`; `node_at` are the nodes at its places."""
         self.nodes, self._index, self._node_at = nodes, index, node_at
-        self.copied_bytes = index.codes.size() if selector is None else 0
+        self.is_copy = selector is None
         self._parameters = selector and faiss.SearchParameters(sel=selector)
 
     def search(self, queries: Floats, *, count: int) -> tuple[Floats, Rows]:

@@ -15,6 +15,7 @@ Shapes: B queries, R rows, d dimensions.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
@@ -33,8 +34,9 @@ _LONGEST_QUEUE = 4096
 _SPARE_NODES = 32  # visited in addition to those expected to pass, plus _SPARE_DEVIATIONS
 _SPARE_DEVIATIONS = 3  # of the number that passes, if filter and query have nothing in common
 _SURE_SHARE = 0.75  # of a walk's nodes, the nearest are complete; it may have missed farther ones
-_KEPT_BYTES = 64 * 1024**2  # of the nodes that passed recent filters, and copies of their vectors
-_MOST_COPIED = 64_000  # nodes of one filter: 49 MB at d = 384
+MOST_COPIED = 80_000  # nodes whose vectors are copied for recent filters: 61 MB at d = 384
+_COPIED_SHARE = 0.75  # of the nodes of a small segment
+_NODES_LISTED = 64  # nodes without their vectors, in the memory of one copied node
 
 
 class FrozenSegment:
@@ -49,7 +51,8 @@ class FrozenSegment:
         """
         self._graph, self._rows, self._equal, self._least_ef = graph, rows, equal, least_ef
 
-        self._subsets: LRUCache[RowFilter, Subset] = LRUCache(_KEPT_BYTES, getsizeof=_bytes_of)
+        most = min(MOST_COPIED, int(_COPIED_SHARE * rows))
+        self._subsets: LRUCache[RowFilter, Subset] = LRUCache(max(1, most), getsizeof=_copied)
         self._lock = Lock()
 
     @property
@@ -117,11 +120,11 @@ class FrozenSegment:
             rows = np.arange(row_filter.start, row_filter.stop)[row_filter.mask()]
             nodes = rows if not len(self._equal.later) else np.unique(self._equal.node_of(rows))
             subset = self._graph.subset(nodes, copied=False)
-        elif known.copied_bytes or len(known.nodes) > _MOST_COPIED:
+        elif known.is_copy or len(known.nodes) > self._subsets.maxsize:
             return known
         else:
             subset = self._graph.subset(known.nodes, copied=True)
-        with self._lock:
+        with self._lock, suppress(ValueError):  # a small segment has no room for some subsets
             self._subsets[row_filter] = subset
         return subset
 
@@ -159,8 +162,10 @@ class FrozenSegment:
         return *found, passed
 
 
-def _bytes_of(subset: Subset) -> int:
-    return int(subset.nodes.nbytes) + subset.copied_bytes
+def _copied(subset: Subset) -> int:
+    """Return the memory of a subset, in copied nodes."""
+    nodes = len(subset.nodes)
+    return nodes if subset.is_copy else nodes // _NODES_LISTED
 
 
 def build_segment(

@@ -55,9 +55,11 @@ class HnswlibGraph:
 class CopiedNodes:
     """Nodes with a copy of their vectors."""
 
+    is_copy = True
+
     def __init__(self, nodes: Rows, vectors: Halves) -> None:
         """Scan vectors [n, d]."""
-        self.nodes, self._vectors, self.copied_bytes = nodes, vectors, vectors.nbytes
+        self.nodes, self._vectors = nodes, vectors
 
     def search(self, queries: Floats, *, count: int) -> tuple[Floats, Rows]:
         """Find the `count` nearest nodes exactly, as `Subset.search` describes."""

@@ -111,8 +111,8 @@ class Subset(Protocol):
         ...
 
     @property
-    def copied_bytes(self) -> int:
-        """The bytes of copied vectors; 0 if the graph's own are scanned."""
+    def is_copy(self) -> bool:
+        """Whether a copy of the vectors is scanned, and not the graph's own."""
         ...
 
     def search(self, queries: Floats, *, count: int) -> tuple[Floats, Rows]:

@@ -58,6 +58,7 @@ _GIVEN_ITEM = 0.025  # per given item: found by its text, fused, and named in th
 _CANDIDATE = 0.007  # per candidate of the reranker
 _TYPED = 15.0  # for a request of certain match types: all labels with votes are compared
 _DIVERSE = 0.5  # for a request of diverse keywords
+_FILTERED = 3.0  # for a filtered request: a longer walk, or a scan
 _UNIT = 2.5  # a query at depth 200 with ten keywords
 
 # The most that a task of several queries costs, so that no request occupies a thread for long. A
@@ -79,6 +80,7 @@ def query_cost(options: PredictOptions) -> int:
         + _GIVEN_ITEM * len(options.items or ())
         + _TYPED * (options.match is not None)
         + _DIVERSE * (options.diversity > 0)
+        + _FILTERED * (options.filter is not None)
     )
     return max(1, round(milliseconds / _UNIT))
 

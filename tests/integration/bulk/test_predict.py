@@ -73,7 +73,10 @@ def test_answers_are_those_of_a_server_on_the_same_state(
     config = tmp_path / "keymatch.toml"
     config.write_text("[engine]\nseal_rows = 8\n")
     server = start("--config", config)
-    labels = [{"id": f"l{n}", "text": f"ice axe {n}", "queries": [f"axe {n}"]} for n in range(20)]
+    labels = [
+        {"id": f"l{n}", "text": f"ice axe {n}", "queries": [f"axe {n}"], "metadata": {"n": n}}
+        for n in range(20)
+    ]
     server.client.post("/labels", json={"labels": labels}).raise_for_status()
     click = {"query": "two for tea", "labels": ["tent"]}
     server.client.post("/instances", json={"instances": [click]}).raise_for_status()
@@ -81,6 +84,9 @@ def test_answers_are_those_of_a_server_on_the_same_state(
     wait_for(lambda: server.logged("sealed"))
     asked = {"top_k": 7, "memorization": 0.3, "depth": 9, "deadline_ms": 60_000}
     answered = server.client.post("/predict", json={"queries": QUERIES, **asked}).json()
+    wanted = {"all": [{"field": "n", "lt": 5}], "none": [{"field": "hue", "exists": True}]}
+    asked["filter"] = wanted
+    filtered = server.client.post("/predict", json={"queries": QUERIES, **asked}).json()
 
     state = {"state": tmp_path / "state", "config": config}
     ended = run("service", *predict(**state, top_k=7, memorization=0.3, depth=9))
@@ -88,6 +94,12 @@ def test_answers_are_those_of_a_server_on_the_same_state(
     assert lines_of(tmp_path / "out.jsonl") == answered["results"]
     assert any("l" in keyword["id"] for keyword in answered["results"][0]["keywords"])
     assert "123 queries; bundle tiny, version 22" in ended.stderr
+
+    state |= {"out": tmp_path / "filtered.jsonl", "filter": orjson.dumps(wanted).decode()}
+    ended = run("service", *predict(**state, top_k=7, memorization=0.3, depth=9))
+    assert lines_of(tmp_path / "filtered.jsonl") == filtered["results"]
+    assert {len(result["keywords"]) for result in filtered["results"]} == {5}
+    assert "--filter: no label has the field 'hue'" in ended.stderr
 
 
 def test_every_format_and_explanations(
@@ -175,6 +187,9 @@ def test_wrong_arguments_are_named(
     assert refused(app, *predict(top_k=0)).startswith("--top-k 0: ")
     assert refused(app, *predict(depth=5_000)).startswith("--depth 5000: ")
     assert refused(app, *predict(memorization=2)).startswith("--memorization 2.0: ")
+    assert refused(app, *predict(filter="{")).startswith("--filter is not JSON")
+    said = refused(app, *predict(filter='{"all": []}'))
+    assert "--filter.all must be a list with at least one condition" in said
     assert "cannot be read: No such file" in refused(app, *predict(input=tmp_path / "no.csv"))
     assert "Not a directory" in refused(app, *predict(out=table / "out.csv"))
     assert "exists already" in refused(app, *predict(out=table))

@@ -103,12 +103,12 @@ class RecordedGraph:
 
     def subset(self, nodes: np.ndarray, *, copied: bool) -> "RecordedSubset":
         self.copied.append(copied)
-        return RecordedSubset(self, nodes, copied_bytes=len(nodes) if copied else 0)
+        return RecordedSubset(self, nodes, is_copy=copied)
 
 
 class RecordedSubset:
-    def __init__(self, graph: RecordedGraph, nodes: np.ndarray, *, copied_bytes: int) -> None:
-        self._graph, self.nodes, self.copied_bytes = graph, nodes, copied_bytes
+    def __init__(self, graph: RecordedGraph, nodes: np.ndarray, *, is_copy: bool) -> None:
+        self._graph, self.nodes, self.is_copy = graph, nodes, is_copy
 
     def search(self, queries: np.ndarray, *, count: int) -> tuple[np.ndarray, np.ndarray]:
         self._graph.queues.append(0)
