@@ -24,6 +24,7 @@ from loadtests.queries import distinct, read_queries
 from loadtests.report import Report, Row
 from loadtests.traffic import Summary
 from service.command_line import run
+from service.core.bundle.label_details import Details
 from service.core.changes import PutLabel
 from service.core.encoding.encoder import encode
 from service.core.index.frozen_segment import build_segment
@@ -134,7 +135,7 @@ def _numbered(view: View, query: Floats, *, seed: int) -> View:
     near = rank / len(keys)
     random = np.random.default_rng(seed).random(len(keys))
     of_bundle = BundleFields(
-        (column, _numbers(*numbers))
+        (column, Details(metadata=_numbers(*numbers)))
         for column, numbers in enumerate(zip(random.tolist(), near.tolist(), strict=True))
     )
     labels = view.labels

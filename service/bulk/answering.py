@@ -30,19 +30,20 @@ _SEARCHED_TOGETHER = 256  # queries per search
 
 
 def results(
-    loaded: LoadedBundle, queries: Sequence[FileQuery], options: PredictOptions
+    loaded: LoadedBundle, queries: Sequence[FileQuery], options: PredictOptions, *, now: float
 ) -> Mapping[FileQuery, ResultAnswer]:
     """Answer each distinct query, with results bit-identical to those of `POST /predict`.
 
-    A query attends to the items that it names. Raises `InvalidInput` for an unknown item. Every
-    answering thread calls this.
+    Labels that have not started at Unix time `now`, or have expired, are left out. A query attends
+    to the items that it names. Raises `InvalidInput` for an unknown item. Every answering thread
+    calls this.
 
     All queries are encoded together, sorted by length. An encoder whose vectors depend on the batch
     encodes them one by one, as in the service. Without evidence, answers are made from ids and
     scores: creating `Keyword` objects takes twice the time.
     """
-    predictor = loaded.predictor
-    view = loaded.memory.only(loaded.memory.view, options.filter)
+    predictor, memory = loaded.predictor, loaded.memory
+    view = memory.only(memory.active(memory.view, now), options.filter)
 
     def explained(reading: Reading, ranking: Ranking, items: AttendedItems) -> ResultAnswer:
         keywords = predictor.keywords(view, reading, ranking, options)

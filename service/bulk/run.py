@@ -51,7 +51,8 @@ _SWITCH_SECONDS = 0.001  # how long a thread may keep the GIL if others wait
 class Job:
     """The inputs and options on which the answers depend.
 
-    `version` is the newest log event that they reflect, `format` the version of the parts' format.
+    `version` is the newest log event that they reflect, `begun` the Unix time at which they are
+    given, and `format` the version of the parts' format.
     """
 
     bundle: str  # fingerprint of the bundle's manifest
@@ -70,13 +71,14 @@ class Job:
     filter: str = ""  # "": all labels answer
     escape_formulas: bool = False
     version: int = 0
+    begun: float = 0.0
     format: int = FORMAT
 
     def difference(self, other: Job) -> str:
-        """Describe the first difference between the jobs, except in `version`; "" if none."""
+        """Describe the first difference between the jobs, except in `version` and `begun`."""
         mine, theirs = asdict(self), asdict(other)
         for name, value in mine.items():
-            if name != "version" and value != theirs[name]:
+            if name not in ("version", "begun") and value != theirs[name]:
                 if isinstance(value, str):
                     return f"another {name}"
                 return f"{name} = {theirs[name]} in place of {value}"
@@ -225,7 +227,7 @@ class BulkRun:
 
         def write(number: int, part: list[FileQuery]) -> int:
             good = [query for query in part if not query.problem]
-            found = results(self.loaded, good, self.options)
+            found = results(self.loaded, good, self.options, now=self.job.begun)
             first = 1 + number * self.job.part_rows
             answered = AnsweredPart(first_row=first, queries=part, results=found)
             folder.write(number, form.part(answered))

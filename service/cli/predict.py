@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from time import time
 from typing import Annotated
 
 import orjson
@@ -172,6 +173,7 @@ def _opened(
             part_rows=rows_of_part(options.top_k, explain=options.explain),
             escape_formulas=escaped,
             version=0 if log is None else log.newest,
+            begun=time(),
         )
     )
     if folder.damaged:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from time import time
 from typing import Any
 
 import numpy as np
@@ -93,8 +94,9 @@ def rankings_of(
     asked = [FileQuery(text=query) for query in queries]
     parts = [asked[part] for part in batches(len(asked), _ANSWERED_TOGETHER)]
     rankings: dict[str, Keywords] = {}
+    now = time()
     with ThreadPoolExecutor(settings.threads) as pool:
-        for answered in pool.map(lambda part: results(loaded, part, options), parts):
+        for answered in pool.map(lambda part: results(loaded, part, options, now=now), parts):
             progress(len(answered))
             rankings.update((query.text, found["keywords"]) for query, found in answered.items())
     return rankings

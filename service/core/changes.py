@@ -6,7 +6,8 @@ applies both alike. To add a kind of write, add a class here, list it in `Change
 
 | class         | kind           | body (JSON)                          | vectors, fp16    |
 |---------------|----------------|--------------------------------------|------------------|
-| `PutLabel`    | `label.put`    | `id`, `text`, `queries`, `metadata`  | [1 + queries, d] |
+| `PutLabel`    | `label.put`    | `id`, `text`, `queries`, `metadata`, | [1 + queries, d] |
+|               |                | `starts_at`, `expires_at`            |                  |
 | `DeleteLabel` | `label.delete` | `id`                                 | none             |
 | `PutInstance` | `instance.put` | `query`, `labels` (ids), `weight`    | [1, d]           |
 | `PutItem`     | `item.put`     | `id`, `text`                         | [1, d]           |
@@ -45,8 +46,9 @@ class PutLabel:
     vectors: Halves
 
     def body(self) -> Mapping[str, Any]:
-        """Return what the label log stores alongside the vectors."""
-        return asdict(self.label)
+        """Return what the label log stores alongside the vectors; most labels have no dates."""
+        body = asdict(self.label)
+        return {name: value for name, value in body.items() if value is not None}
 
     @classmethod
     def from_event(cls, event: Event, vectors_of: VectorsOf) -> Self:

@@ -173,12 +173,17 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewLabel:
-    """A posted label that is relevant for its `queries`. `id` is empty until the writer sets it."""
+    """A posted label that is relevant for its `queries`. `id` is empty until the writer sets it.
+
+    From `starts_at` until before `expires_at`, Unix seconds, it is in answers; None sets no end.
+    """
 
     id: str
     text: str
     queries: tuple[str, ...] = ()
     metadata: Metadata = field(default_factory=dict)
+    starts_at: float | None = None
+    expires_at: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,6 +219,8 @@ class Label:
     metadata: Metadata = field(default_factory=dict)
     novel: bool = False  # not in the bundle's training data
     version: int = 0  # the sequence number of its last write, 0 if it was never posted
+    starts_at: float | None = None  # as in `NewLabel`
+    expires_at: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -288,6 +288,10 @@ class LabelAnswer(TypedDict):
     metadata: MetadataAnswer
     novel: Novel
     version: Annotated[int, doc("Memory version that wrote the label; 0: it came with the bundle.")]
+    starts_at: NotRequired[
+        Annotated[str, doc("When it begins to be in answers, if it has a date.")]
+    ]
+    expires_at: NotRequired[Annotated[str, doc("From when on it is in no answer, if it expires.")]]
 
 
 class ClicksAnswer(TypedDict):

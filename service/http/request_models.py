@@ -8,7 +8,9 @@ validate and document requests.
 from collections.abc import Callable
 from copy import copy
 from dataclasses import asdict
+from datetime import datetime
 from functools import partial
+from time import time
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -19,6 +21,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    ValidationInfo,
     WithJsonSchema,
     create_model,
 )
@@ -39,6 +42,8 @@ from service.settings import Limits
 
 LARGEST_WEIGHT = 1_000  # a click of this weight outvotes hundreds of equally similar queries
 SMALLEST_WEIGHT = float(np.finfo(np.float32).tiny)  # a smaller one would become 0 in the values
+MOST_DATE_CHARACTERS = 40
+UNCHANGED = ""  # a date that a merge leaves as it is; null removes it
 # The names that `BundleDirectory.path` accepts.
 BundleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
@@ -86,6 +91,19 @@ def text_type(limits: Limits, *, least: int = 0) -> Any:
         ),
         AfterValidator(_not_blank),
     ]
+
+
+def unix_seconds(text: str | None) -> float | None:
+    """Return a date and time with a zone (RFC 3339) in Unix seconds; raises `ValueError`."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ValueError("must be a date and time with a zone, such as 2026-12-01T00:00:00Z")
+    return moment.timestamp()
 
 
 def _not_blank(text: str) -> str:
@@ -185,8 +203,20 @@ class PredictBody(StrictModel):
     )
 
 
+STARTS_DESCRIPTION = (
+    "When the label begins to be in answers, as RFC 3339 with a zone, such as"
+    " 2026-12-01T00:00:00Z. Default: at once."
+)
+EXPIRES_DESCRIPTION = (
+    "From when on the label is in no answer, in the same form; after `starts_at` and after now."
+    " Default: never."
+)
+
+
 class LabelBody(StrictModel):
     """One label of POST /labels."""
+
+    later: ClassVar[frozenset[str]] = frozenset({"starts_at", "expires_at"})
 
     id: str | None = Field(None, description=DEFAULT_ID.format("label"))
     text: str = Field(description="The keyword, as it is shown and matched.")
@@ -200,6 +230,9 @@ class LabelBody(StrictModel):
         " {metadata_bytes} bytes together.",
     )
 
+    starts_at: str | None = Field(None, description=STARTS_DESCRIPTION)
+    expires_at: str | None = Field(None, description=EXPIRES_DESCRIPTION)
+
     def to_label(self) -> NewLabel:
         """Return the label. Its id is empty if the request has none; the writer then chooses it."""
         return NewLabel(
@@ -207,6 +240,8 @@ class LabelBody(StrictModel):
             text=self.text,
             queries=tuple(dict.fromkeys(self.queries)),
             metadata=as_metadata(self.metadata),
+            starts_at=unix_seconds(self.starts_at),
+            expires_at=unix_seconds(self.expires_at),
         )
 
 
@@ -218,6 +253,8 @@ class LabelsBody(StrictModel):
 
 class MergeBody(StrictModel):
     """The body of PATCH /labels/{label_id}."""
+
+    later: ClassVar[frozenset[str]] = frozenset({"starts_at", "expires_at"})
 
     text: str | None = Field(None, description="Replaces the text. Default: it stays.")
     queries: list[str] = Field(
@@ -231,6 +268,9 @@ class MergeBody(StrictModel):
         " result is held to the limits of a label that is posted.",
     )
 
+    starts_at: str | None = Field(UNCHANGED, description="As in POST /labels; null removes it.")
+    expires_at: str | None = Field(UNCHANGED, description="As in POST /labels; null removes it.")
+
     def to_merge(self, label_id: str) -> LabelMerge:
         """Return the changes to the label with this id."""
         return LabelMerge(
@@ -238,6 +278,11 @@ class MergeBody(StrictModel):
             text=self.text,
             queries=tuple(self.queries),
             metadata=as_metadata(self.metadata),
+            dates={
+                name: unix_seconds(getattr(self, name))
+                for name in ("starts_at", "expires_at")
+                if getattr(self, name) != UNCHANGED
+            },
         )
 
 
@@ -335,6 +380,22 @@ class ReloadBody(StrictModel):
     )
 
 
+def _date(text: str) -> str:
+    """Refuse a text that is no date and time with a zone."""
+    unix_seconds(text)
+    return text
+
+
+def _end(text: str, info: ValidationInfo) -> str:
+    """Refuse what `_date` refuses, a date that has passed, and one that is not after the start."""
+    seconds, start = unix_seconds(text), unix_seconds(info.data.get("starts_at") or None)
+    if seconds is not None and seconds <= time():
+        raise ValueError("has passed; delete a label that nobody may find")
+    if seconds is not None and start is not None and seconds <= start:
+        raise ValueError("must be after `starts_at`")
+    return text
+
+
 def _metadata_value(limits: Limits) -> Any:
     """Return the type of one value of a label's metadata."""
     characters, most = limits.metadata_characters, limits.metadata_entries
@@ -417,6 +478,11 @@ class RequestModels:
         queries = _bounded(list[text], MaxLen(limits.label_queries))
         entries = MaxLen(limits.metadata_entries)
         fits = AfterValidator(_fits(limits))
+        date = StringConstraints(max_length=MOST_DATE_CHARACTERS)
+        dates: dict[str, Any] = {
+            "starts_at": _bounded(str, date, AfterValidator(_date)) | None,
+            "expires_at": _bounded(str, date, AfterValidator(_end)) | None,
+        }
         label: Any = limited(
             LabelBody,
             "Label",
@@ -424,6 +490,7 @@ class RequestModels:
             text=text,
             queries=queries,
             metadata=_bounded(dict[short, value], entries, fits),
+            **dates,
         )
         self.label: type[LabelBody] = label
         distinct = AfterValidator(_refuse_repeated)
@@ -435,6 +502,7 @@ class RequestModels:
             text=text | None,
             queries=queries,
             metadata=_bounded(dict[short, value | None], entries),
+            **dates,
         )
         known_ids = _bounded(list[known_id], MaxLen(limits.instance_labels))
         instance: Any = limited(InstanceBody, "Instance", query=text, labels=known_ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
 from threading import Lock
@@ -179,7 +180,7 @@ def _clicks(view: View, column: int) -> ClicksAnswer:
 
 def label_answer(label: Label) -> LabelAnswer:
     """Return a label in the form of GET /labels."""
-    return {
+    answer: LabelAnswer = {
         "id": label.id,
         "text": label.text,
         "queries": list(label.queries),
@@ -187,6 +188,16 @@ def label_answer(label: Label) -> LabelAnswer:
         "novel": label.novel,
         "version": label.version,
     }
+    if label.starts_at is not None:
+        answer["starts_at"] = _date(label.starts_at)
+    if label.expires_at is not None:
+        answer["expires_at"] = _date(label.expires_at)
+    return answer
+
+
+def _date(unix_seconds: float) -> str:
+    """Return a time as RFC 3339 in UTC."""
+    return datetime.fromtimestamp(unix_seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def label_size(label: Label) -> int:

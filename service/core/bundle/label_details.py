@@ -1,8 +1,9 @@
 """Details, beyond id and text, of labels that were posted while the service ran.
 
 A snapshot stores one JSON document per label, or an empty text for a label without details:
-`{"queries": [...], "metadata": {...}, "novel": true, "version": 17, "rows": [3, 4]}`. `rows` are
-the instance rows of the label's queries. They are deleted when the label is posted again.
+`{"queries": [...], "metadata": {...}, "novel": true, "version": 17, "rows": [3, 4], "starts_at":
+null, "expires_at": 1796000000.0}`. `rows` are the instance rows of the label's queries. They are
+deleted when the label is posted again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Details:
     novel: bool = False
     version: int = 0
     rows: tuple[int, ...] = ()
+    starts_at: float | None = None
+    expires_at: float | None = None
 
 
 _NONE = Details()
@@ -61,12 +64,10 @@ class LabelDetails:
         """Return the columns of the labels that were not in the training data, ascending."""
         return [column for column in self._filled() if self.at(column).novel]
 
-    def fields(self) -> Iterator[tuple[int, Metadata]]:
-        """Yield the column and the metadata of each label that has some."""
+    def filled(self) -> Iterator[tuple[int, Details]]:
+        """Yield the column and the details of each label that has some, ascending."""
         for column in self._filled():
-            metadata = self.at(column).metadata
-            if metadata:
-                yield column, metadata
+            yield column, self.at(column)
 
     def _filled(self) -> list[int]:
         return [] if self.store is None else self.store.filled().tolist()

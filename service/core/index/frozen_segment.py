@@ -31,7 +31,7 @@ from service.core.types import Floats, Halves, Rows
 
 SCAN_ROWS_PER_QUEUE_PLACE = 60  # rows (d = 384) scanned in the time that one queue place costs
 _LONGEST_QUEUE = 4096
-_SPARE_NODES = 32  # visited in addition to those expected to pass, plus _SPARE_DEVIATIONS
+_SPARE_NODES = 8  # visited in addition to those expected to pass, plus _SPARE_DEVIATIONS
 _SPARE_DEVIATIONS = 3  # of the number that passes, if filter and query have nothing in common
 _SURE_SHARE = 0.75  # of a walk's nodes, the nearest are complete; it may have missed farther ones
 MOST_COPIED = 80_000  # nodes whose vectors are copied for recent filters: 61 MB at d = 384

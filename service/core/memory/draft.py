@@ -162,6 +162,8 @@ class Draft:
                 metadata=posted.metadata,
                 novel=known.novel if known else True,
                 version=change.sequence,
+                starts_at=posted.starts_at,
+                expires_at=posted.expires_at,
             )
         )
 

@@ -39,13 +39,40 @@ class Filtered:
     passing: Bools
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Active:
+    """The view that answers from `since` until before `until`, Unix seconds."""
+
+    made: Filtered
+    answering: View
+    since: float
+    until: float
+
+
 class FilteredViews:
     """The filtered views of one memory. Any thread may use it."""
 
     def __init__(self) -> None:
         """Start empty."""
         self._kept: LRUCache[LabelFilter, Filtered] = LRUCache(KEPT_FILTERS)
+        self._active: _Active | None = None
         self._lock = Lock()
+
+    def active(self, view: View, now: float) -> View:
+        """Return `view` without the labels that have not started or have expired at Unix `now`."""
+        fields = view.labels.fields
+        if not fields.dated:
+            return view
+        last = self._active
+        if last is not None and last.made.of is view and last.since <= now < last.until:
+            return last.answering
+        active = _in_table(view.labels, fields.active(now, view.labels.columns))
+        made = _narrowed(view, active, None if last is None else last.made)
+        # A search without hidden labels is faster.
+        answering = view if active.sum() == len(view.labels) else made.view
+        until = fields.next_date(now)
+        self._active = _Active(made=made, answering=answering, since=now, until=until)
+        return answering
 
     def of(self, view: View, wanted: LabelFilter) -> View:
         """Return `view` without the labels that do not pass."""
@@ -66,12 +93,17 @@ def filtered(view: View, wanted: LabelFilter, before: Filtered | None = None) ->
 
     `before` is what this filter left of another view of the same memory.
     """
-    matching = _matching(view.labels, wanted)
+    made = _narrowed(view, _matching(view.labels, wanted), before)
+    missing = [name for name in wanted.fields if not _matching(view.labels, _having(name)).any()]
+    return replace(made, view=replace(made.view, missing_fields=tuple(missing)))
+
+
+def _narrowed(view: View, matching: Bools, before: Filtered | None) -> Filtered:
+    """Return `view` with the labels `matching` [C] alone; `before` is as in `filtered`."""
     changed: Rows | None = None  # labels that both views have and that pass in one alone
     if before is not None:
         common = min(len(matching), len(before.matching))
-        differs = matching[:common] != before.matching[:common]
-        changed = np.flatnonzero(differs)
+        changed = np.flatnonzero(matching[:common] != before.matching[:common])
     if before is None or changed is None:
         passing = passing_rows(view.bundle, matching)
     else:
@@ -83,9 +115,6 @@ def filtered(view: View, wanted: LabelFilter, before: Filtered | None = None) ->
         base=before.view.base if before is not None and same else _base(view.base, passing),
         parts=tuple(parts),
         labels=view.labels.only(matching),
-        missing_fields=tuple(
-            name for name in wanted.fields if not _matching(view.labels, _having(name)).any()
-        ),
     )
     return Filtered(of=view, view=made, matching=matching, passing=passing)
 
@@ -100,8 +129,15 @@ def passing_rows(bundle: Bundle, matching: Bools) -> Bools:
 
 
 def _matching(labels: LabelTable, wanted: LabelFilter) -> Bools:
-    matching = labels.fields.passing(wanted, labels.columns)
+    return _in_table(labels, labels.fields.passing(wanted, labels.columns))
+
+
+def _in_table(labels: LabelTable, matching: Bools) -> Bools:
+    """Return `matching` [C] without the labels that are not in the table."""
     matching[labels.deleted] = False
+    if labels.kept is not None:
+        kept = np.frombuffer(labels.kept, np.uint8)
+        matching &= np.unpackbits(kept, count=len(matching), bitorder="little").astype(bool)
     return matching
 
 
@@ -161,4 +197,6 @@ def _with_dead(dead: Tombstones, passing: Bools, *, stored: int) -> Tombstones:
     if dead.alive is not None:
         bits &= dead.alive
     alive = int(np.bitwise_count(bits).sum())
+    if alive == stored - dead.count:  # a search without a filter is faster
+        return dead
     return Tombstones(size=dead.size, alive=bits, count=stored - alive)

@@ -29,7 +29,7 @@ from service.core.types import NewInstance, NewItem
 
 
 class KnowledgeMemory:
-    """Publishes views. Any thread may use `view`, `only` and `seal`; the single writer all else."""
+    """Publishes views. Threads may use `view`, `only`, `active`, `seal`; the single writer all."""
 
     def __init__(
         self, bundle: Bundle, limits: MemoryLimits | None = None, *, version: int = 0
@@ -49,7 +49,7 @@ class KnowledgeMemory:
                 base_details=bundle.label_details,
                 base_identities=IdentityLookup(bundle.label_texts),
                 columns=bundle.labels,
-                fields=replace(no_fields(), of_bundle=BundleFields(bundle.label_details.fields())),
+                fields=replace(no_fields(), of_bundle=BundleFields(bundle.label_details.filled())),
             ),
             ownership=RowOwnership.of_bundle(bundle),
             items=None if bundle.items is None else ItemMemory.of(bundle.items),
@@ -64,6 +64,13 @@ class KnowledgeMemory:
     def only(self, view: View, wanted: LabelFilter | None) -> View:
         """Return one of this memory's views without the labels that do not pass a filter."""
         return view if wanted is None else self._filtered.of(view, wanted)
+
+    def active(self, view: View, now: float) -> View:
+        """Return one of these views without labels that have not started or have expired.
+
+        `now` is Unix time. What is returned may be filtered further by `only`.
+        """
+        return self._filtered.active(view, now)
 
     def draft(self) -> Draft:
         """Return a draft on top of the newest view."""

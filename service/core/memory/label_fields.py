@@ -1,4 +1,4 @@
-"""The metadata of labels, field by field, so that a filter is applied to all labels at once.
+"""Metadata and dates of labels, field by field, so that a filter is applied to all labels at once.
 
 Each label that was written has an entry: the bundle's in one store, the posted ones in another that
 grows. A label that is posted again gets a new entry, and its newest one counts.
@@ -8,24 +8,25 @@ Shapes: E entries, n values of a field, C columns of V.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from threading import Lock
 
 import numpy as np
 from cachetools import LRUCache
 
+from service.core.bundle.label_details import Details
 from service.core.growing import Growing
 from service.core.label_filter import (
     COMPARED,
     Condition,
     LabelFilter,
-    Metadata,
     MetadataValue,
     Value,
 )
-from service.core.types import Bits, Bools, Indices, Label
+from service.core.types import Bits, Bools, Doubles, Indices, Label
 
 _EMPTY = ()  # the value of a field that holds an empty list
 _KEPT_FILTERS = 128  # applied to the bundle's labels, with those of single fields
@@ -67,12 +68,10 @@ class _Field:
         """Return for which of the first `entries` entries a condition other than `exists` holds."""
         found = np.zeros(entries, bool)
         if condition.operator in COMPARED:
-            of_entries = self._first(self._number_entries, entries)
-            numbers = self._number.view()[: len(of_entries)]
+            of_entries, numbers = self.numbers(entries)
             found[of_entries[COMPARED[condition.operator](numbers, condition.values[0])]] = True
         elif _is_number(condition.values[0]):
-            of_entries = self._first(self._number_entries, entries)
-            numbers = self._number.view()[: len(of_entries)]
+            of_entries, numbers = self.numbers(entries)
             found[of_entries[np.isin(numbers, condition.values)]] = True
         else:
             of_entries = self._first(self._code_entries, entries)
@@ -82,6 +81,16 @@ class _Field:
             equal = codes == wanted[0] if len(wanted) == 1 else np.isin(codes, wanted)
             found[of_entries[equal]] = True
         return found
+
+    def numbers(self, entries: int) -> tuple[Indices, Doubles]:
+        """Return the entries below `entries` that have a number, and their numbers, [n] each."""
+        of_entries = self._first(self._number_entries, entries)
+        return of_entries, self._number.view()[: len(of_entries)]
+
+    def begins_before(self, entries: int) -> bool:
+        """Return whether one of the first `entries` entries has a number."""
+        of_entries = self._number_entries.view()
+        return bool(len(of_entries)) and int(of_entries[0]) < entries
 
     def present(self, entries: int) -> Bools:
         """Return which of the first `entries` entries have a value."""
@@ -103,13 +112,14 @@ class FieldStore:
         """Start without labels."""
         self._columns = Growing(np.int32)
         self._fields: dict[str, _Field] = {}
+        self._starts, self._ends = _Field(), _Field()
 
     @classmethod
-    def of(cls, labels: Iterable[tuple[int, Metadata]]) -> FieldStore:
+    def of(cls, labels: Iterable[tuple[int, Label | Details]]) -> FieldStore:
         """Return the store of labels, each with its column."""
         store = cls()
-        for column, metadata in labels:
-            store.append(store.entries, column, metadata)
+        for column, label in labels:
+            store.append(store.entries, column, label)
         return store
 
     @property
@@ -117,14 +127,18 @@ class FieldStore:
         """The number of entries."""
         return len(self._columns)
 
-    def append(self, entry: int, column: int, metadata: Metadata) -> None:
+    def append(self, entry: int, column: int, label: Label | Details) -> None:
         """Append the label at `column` as number `entry`, over what a dropped draft left there."""
         if len(self._columns) > entry:
             self._columns.cut(entry)
-            for field in list(self._fields.values()):
+            for field in (*self._fields.values(), self._starts, self._ends):
                 field.cut(entry)
-        for name, value in metadata.items():
+        for name, value in label.metadata.items():
             self._fields.setdefault(name, _Field()).append(entry, value)
+        if label.starts_at is not None:
+            self._starts.append(entry, label.starts_at)
+        if label.expires_at is not None:
+            self._ends.append(entry, label.expires_at)
         self._columns.append(column)
 
     def columns(self, entries: int) -> Indices:
@@ -139,30 +153,62 @@ class FieldStore:
             return present if condition.values[0] else ~present
         return np.zeros(entries, bool) if field is None else field.holds(condition, entries)
 
+    def dated(self, entries: int) -> bool:
+        """Return whether one of the first entries has a date."""
+        return self._starts.begins_before(entries) or self._ends.begins_before(entries)
+
+    def active(self, now: float, entries: int) -> Bools:
+        """Return which of the first entries [E] have started at Unix time `now` and not expired."""
+        active = np.ones(entries, bool)
+        for dates, hides in ((self._starts, np.greater), (self._ends, np.less_equal)):
+            of_entries, seconds = dates.numbers(entries)
+            active[of_entries[hides(seconds, now)]] = False
+        return active
+
+    def next_date(self, now: float, entries: int) -> float:
+        """Return the first date of these entries after Unix time `now`, or infinity."""
+        later = [dates.numbers(entries)[1] for dates in (self._starts, self._ends)]
+        return min(float(seconds[seconds > now].min(initial=math.inf)) for seconds in later)
+
 
 class BundleFields:
     """The fields of a bundle's labels, and which of these passed recent filters."""
 
-    def __init__(self, labels: Iterable[tuple[int, Metadata]]) -> None:
-        """Index labels that have metadata, each with its column, ascending."""
+    def __init__(self, labels: Iterable[tuple[int, Label | Details]]) -> None:
+        """Index labels, each with its column, ascending."""
         self._store = FieldStore.of(labels)
         self._passing: LRUCache[LabelFilter, Bits] = LRUCache(_KEPT_FILTERS)
         self._lock = Lock()
 
-    def apply(self, wanted: LabelFilter, passing: Bools) -> None:
-        """Write to `passing` [C] which of these labels pass."""
+    @property
+    def columns(self) -> Indices | slice:
+        """The columns of these labels, [E]."""
+        columns = self._store.columns(self._store.entries)
+        return slice(len(columns)) if len(columns) and columns[-1] + 1 == len(columns) else columns
+
+    def passing(self, wanted: LabelFilter) -> Bools:
+        """Return which of these labels [E] pass."""
         entries = self._store.entries
-        if not entries:
-            return
         with self._lock:
             bits = self._passing.get(wanted)
         if bits is None:
             bits = np.packbits(wanted.passing(partial(self._store.holds, entries=entries)))
             with self._lock:
                 self._passing[wanted] = bits
-        columns = self._store.columns(entries)
-        all_labels = columns[-1] + 1 == entries
-        passing[slice(entries) if all_labels else columns] = np.unpackbits(bits, count=entries)
+        return np.unpackbits(bits, count=entries).astype(bool)
+
+    @cached_property
+    def dated(self) -> bool:
+        """Whether one of these labels has a date."""
+        return self._store.dated(self._store.entries)
+
+    def active(self, now: float) -> Bools:
+        """Return which of these labels [E] have started at Unix time `now` and not expired."""
+        return self._store.active(now, self._store.entries)
+
+    def next_date(self, now: float) -> float:
+        """Return the first date of these labels after Unix time `now`, or infinity."""
+        return self._store.next_date(now, self._store.entries)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,20 +227,36 @@ class LabelFields:
         """
         store, entries = self.posted, self.entries
         if entries >= _LEAST_ENTRIES and entries >= 2 * len(others):
-            store = FieldStore.of((column, other.metadata) for column, other in others.items())
+            store = FieldStore.of(others.items())
             entries = store.entries
-        store.append(entries, label.index, label.metadata)
+        store.append(entries, label.index, label)
         return replace(self, posted=store, entries=entries + 1)
 
     def passing(self, wanted: LabelFilter, columns: int) -> Bools:
         """Return the labels [C] that pass a filter, as if none was deleted."""
         without = wanted.passing(_holds_without_fields)[0]
         passing = np.full(columns, without)
-        self.of_bundle.apply(wanted, passing)
+        passing[self.of_bundle.columns] = self.of_bundle.passing(wanted)
         if self.entries:  # of several entries of a column, the last one is assigned
             holds = partial(self.posted.holds, entries=self.entries)
             passing[self.posted.columns(self.entries)] = wanted.passing(holds)
         return passing
+
+    @property
+    def dated(self) -> bool:
+        """Whether a label has, or had, a date."""
+        return self.posted.dated(self.entries) or self.of_bundle.dated
+
+    def active(self, now: float, columns: int) -> Bools:
+        """Return the labels [C] that have started at Unix time `now` and not expired."""
+        active = np.ones(columns, bool)
+        active[self.of_bundle.columns] = self.of_bundle.active(now)
+        active[self.posted.columns(self.entries)] = self.posted.active(now, self.entries)
+        return active
+
+    def next_date(self, now: float) -> float:
+        """Return the first date after Unix time `now`, perhaps of a replaced label, or infinity."""
+        return min(self.of_bundle.next_date(now), self.posted.next_date(now, self.entries))
 
 
 def no_fields() -> LabelFields:

@@ -119,7 +119,12 @@ class LabelTable:
         if label is None:
             return None
         return NewLabel(
-            id=label.id, text=label.text, queries=label.queries, metadata=label.metadata
+            id=label.id,
+            text=label.text,
+            queries=label.queries,
+            metadata=label.metadata,
+            starts_at=label.starts_at,
+            expires_at=label.expires_at,
         )
 
     def at(self, column: int) -> Label:
@@ -136,6 +141,8 @@ class LabelTable:
             metadata=details.metadata,
             novel=details.novel,
             version=details.version,
+            starts_at=details.starts_at,
+            expires_at=details.expires_at,
         )
 
     def shown_at(self, column: int) -> tuple[str, str, bool, Metadata]:

@@ -30,7 +30,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Condition, Lock
-from time import monotonic
+from time import monotonic, time
 from typing import Protocol
 
 from service.core.bundle.manifest import Manifest
@@ -204,11 +204,10 @@ class QueryTask:
         return len(self) * self.request.query_cost
 
     def filtered(self) -> QueryTask:
-        """Return the task with a view of the labels alone that pass the request's filter."""
-        wanted = self.request.options.filter
-        if wanted is None:
-            return self
-        return replace(self, view=self.request.loaded.memory.only(self.view, wanted))
+        """Return the task with a view of the labels alone that are active and pass the filter."""
+        memory = self.request.loaded.memory
+        view = memory.only(memory.active(self.view, time()), self.request.options.filter)
+        return self if view is self.view else replace(self, view=view)
 
     def __len__(self) -> int:
         return self.stop - self.start

@@ -28,13 +28,14 @@ class LabelMerge:
     """A change of the label `id`.
 
     `text` replaces the label's text unless it is None. `queries` are added. `metadata` replaces
-    single entries; None removes an entry.
+    single entries; None removes an entry. So do `dates` with `starts_at` and `expires_at`.
     """
 
     id: str
     text: str | None = None
     queries: tuple[str, ...] = ()
     metadata: Mapping[str, MetadataValue | None] = field(default_factory=dict)
+    dates: Mapping[str, float | None] = field(default_factory=dict)
 
     def into(self, label: NewLabel, limits: Limits) -> NewLabel:
         """Return the merged label; raises `InvalidInput` if it grows beyond `limits`."""
@@ -44,7 +45,9 @@ class LabelMerge:
             text=label.text if self.text is None else self.text,
             queries=tuple(dict.fromkeys((*label.queries, *self.queries))),
             metadata={name: value for name, value in entries.items() if value is not None},
+            **{"starts_at": label.starts_at, "expires_at": label.expires_at, **self.dates},
         )
+        _require_order(merged)
         _require_allowed(label, merged, limits)
         return merged
 
@@ -98,6 +101,13 @@ async def merge_label(
         with suppress(LabelChanged):
             return await write(MergeIntoLabel(merge=merge, base=label(), limits=limits))
     raise Overloaded("other writes change this label all the time", retry_after=1)
+
+
+def _require_order(label: NewLabel) -> None:
+    """Raise `InvalidInput` for a label that expires before it starts."""
+    starts_at, expires_at = label.starts_at, label.expires_at
+    if starts_at is not None and expires_at is not None and expires_at <= starts_at:
+        raise InvalidInput("must be after `starts_at`", field="expires_at")
 
 
 def _require_allowed(before: NewLabel, merged: NewLabel, limits: Limits) -> None:

@@ -21,7 +21,7 @@ from service.core.encoding.encoder import encode
 from service.core.label_filter import LabelFilter
 from service.core.lexical.words import words_of
 from service.core.memory.draft import MemoryLimits
-from service.core.memory.filtered_view import filtered
+from service.core.memory.filtered_view import FilteredViews, filtered
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View
@@ -67,7 +67,15 @@ new_labels = st.builds(
     text=words,
     queries=st.lists(words, max_size=4).map(tuple),
     metadata=metadata,
+    starts_at=st.sampled_from([None, 10.0, 20.0]),
+    expires_at=st.sampled_from([None, None, 15.0, 30.0]),
 )
+
+
+def is_active(label: NewLabel, now: float) -> bool:
+    """Return whether a label has started at Unix time `now` and not expired."""
+    started = label.starts_at is None or label.starts_at <= now
+    return started and (label.expires_at is None or now < label.expires_at)
 
 
 class Histories(RuleBasedStateMachine):
@@ -125,16 +133,15 @@ class Histories(RuleBasedStateMachine):
         matches = [matched_texts(view, query) for query in MATCHED]
         return [row_counts(view), vote_weights(view), word_counts(view), matches]
 
-    def held_under(self, wanted: LabelFilter) -> list[object]:
-        """Return what a view must hold under a filter: as if the other labels were deleted.
+    def held_with(self, labels: set[str]) -> list[object]:
+        """Return what a view of some labels must hold: as if the others were deleted.
 
         Instances that never had a vote are left out, too: they may be another tenant's.
         """
         whole, self.oracle = self.oracle, deepcopy(self.oracle)
         self.oracle.instances = [row for row in self.oracle.instances if row.voted]
-        for label_id, (label, *_) in self.details.items():
-            if not passes(wanted, label.metadata):
-                self.oracle.delete(label_id)
+        for label_id in self.details.keys() - labels:
+            self.oracle.delete(label_id)
         try:
             return self.expected()
         finally:
@@ -249,22 +256,32 @@ class Histories(RuleBasedStateMachine):
         )
         assert all(score == 0.0 for label_id, score in dense.items() if label_id not in scores)
 
-    @rule(wanted=filters)
-    def filter(self, wanted: LabelFilter) -> None:
+    @rule(wanted=filters, now=st.sampled_from([5.0, 10.0, 17.0, 25.0, 40.0]))
+    def filter(self, wanted: LabelFilter, now: float) -> None:
         """A filtered view holds, lists and answers with the labels that pass, and no others."""
-        view = self.memory.only(self.memory.view, wanted)
-        expected = self.held_under(wanted)
+        view = self.memory.active(self.memory.view, now)
+        active = {of for of, (label, *_) in self.details.items() if is_active(label, now)}
+        if active != self.details.keys():
+            self.assert_holds(view, active)
+        passing = {of for of in active if passes(wanted, self.details[of][0].metadata)}
+        kept = self.memory.only(view, wanted)
+        self.assert_holds(kept, passing)
+        again = filtered(view, wanted).view
+        assert answers(again) == answers(kept)
+        assert again.missing_fields == kept.missing_fields
+        fresh = FilteredViews()
+        assert answers(fresh.of(fresh.active(self.memory.view, now), wanted)) == answers(kept)
+
+    def assert_holds(self, view: View, labels: set[str]) -> None:
+        """Check what a view of some labels holds, lists and answers, now and when history ends."""
+        expected = self.held_with(labels)
         assert self.held(view) == expected
         self.kept.append((view, expected))
-        passing = {of for of, (label, *_) in self.details.items() if passes(wanted, label.metadata)}
-        assert len(view.labels) == len(passing)
-        assert {of for of in self.details if view.labels.get(of)} == passing
-        assert {label.id for label in view.labels.page(size=EVERYTHING)} <= passing
+        assert len(view.labels) == len(labels)
+        assert {of for of in self.details if view.labels.get(of)} == labels
+        assert {label.id for label in view.labels.page(size=EVERYTHING)} <= labels
         for answer in ask(view, 0.3):
-            assert {keyword.id for keyword in answer.keywords} <= passing
-        again = filtered(self.memory.view, wanted).view
-        assert answers(again) == answers(view)
-        assert again.missing_fields == view.missing_fields
+            assert {keyword.id for keyword in answer.keywords} <= labels
 
     @rule(kind=st.sampled_from([None, *RowKind]), depth=st.integers(min_value=1, max_value=20))
     def retrieve(self, kind: RowKind | None, depth: int) -> None:

@@ -118,7 +118,7 @@ class RecordedSubset:
 
 def expected_walk(queue: int, passing: int) -> int:
     share = passing / ROWS
-    return int((queue + 3 * (queue * (1 - share)) ** 0.5) / share) + 32
+    return int((queue + 3 * (queue * (1 - share)) ** 0.5) / share) + 8
 
 
 @pytest.mark.parametrize(
