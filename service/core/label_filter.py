@@ -43,11 +43,15 @@ HoldsWhere = Callable[["Condition"], Bools]  # for which of n labels a condition
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Condition:
-    """One condition on a field. `values` has one value, or those of `in`."""
+    """One condition on a field. `values` has one value, or those of `in`, of one `kind`.
+
+    Without the kind, conditions on 1 and on true would be equal in Python.
+    """
 
     field: str
     operator: str  # one of OPERATORS
     values: tuple[Value, ...]
+    kind: str = "boolean"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +180,8 @@ class _Parser:
                 raise InvalidInput("must be a number", field=path)
         else:
             _require_values(values, path)
-        return Condition(field=name, operator=operator, values=tuple(values))
+        kind = kind_of(values[0])
+        return Condition(field=name, operator=operator, values=tuple(values), kind=kind)
 
     def _count(self, values: int, at: str) -> None:
         self._left -= values

@@ -8,7 +8,7 @@ validate and document requests.
 from collections.abc import Callable
 from copy import copy
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from time import time
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -97,13 +97,14 @@ def unix_seconds(text: str | None) -> float | None:
     """Return a date and time with a zone (RFC 3339) in Unix seconds; raises `ValueError`."""
     if text is None:
         return None
+    wrong = "must be a date and time with a zone, such as 2026-12-01T00:00:00Z"
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise ValueError("must be a date and time with a zone, such as 2026-12-01T00:00:00Z")
-    return moment.timestamp()
+        if moment.tzinfo is None:
+            raise ValueError(wrong)
+        return moment.astimezone(UTC).timestamp()
+    except (ValueError, OverflowError) as error:  # or not within the years 1 to 9999 in UTC
+        raise ValueError(wrong) from error
 
 
 def _not_blank(text: str) -> str:

@@ -13,6 +13,8 @@ FILTERS = tuple(
         {"any": [{"field": "price", "gt": 1}, {"field": "sizes", "eq": "m"}]},
         {"all": [{"field": "price", "lte": 1}, {"none": [{"field": "bid", "exists": True}]}]},
         {"all": [{"field": "sizes", "exists": True}], "none": [{"field": "price", "eq": True}]},
+        {"all": [{"field": "price", "eq": 1}]},
+        {"all": [{"field": "price", "eq": True}]},
         {"all": [{"field": "price", "exists": False}]},
         {"any": [{"field": "price", "in": [2.5, 1]}]},
         {"all": [{"field": "color", "eq": "red"}]},

@@ -19,13 +19,7 @@ from cachetools import LRUCache
 
 from service.core.bundle.label_details import Details
 from service.core.growing import Growing
-from service.core.label_filter import (
-    COMPARED,
-    Condition,
-    LabelFilter,
-    MetadataValue,
-    Value,
-)
+from service.core.label_filter import COMPARED, Condition, LabelFilter, MetadataValue
 from service.core.types import Bits, Bools, Doubles, Indices, Label
 
 _EMPTY = ()  # the value of a field that holds an empty list
@@ -70,7 +64,7 @@ class _Field:
         if condition.operator in COMPARED:
             of_entries, numbers = self.numbers(entries)
             found[of_entries[COMPARED[condition.operator](numbers, condition.values[0])]] = True
-        elif _is_number(condition.values[0]):
+        elif condition.kind == "number":
             of_entries, numbers = self.numbers(entries)
             found[of_entries[np.isin(numbers, condition.values)]] = True
         else:
@@ -267,7 +261,3 @@ def no_fields() -> LabelFields:
 def _holds_without_fields(condition: Condition) -> Bools:
     """Return whether a condition holds for a label without metadata, [1]."""
     return np.array([condition.operator == "exists" and not condition.values[0]])
-
-
-def _is_number(value: Value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -303,7 +303,7 @@ class Predictor:
         short = [
             place
             for place, found in enumerate(rows)
-            if np.count_nonzero(found >= 0) >= options.depth and _labels_of(view, found) < wanted
+            if np.count_nonzero(found >= 0) >= options.depth and not _vote_for(view, found, wanted)
         ]
         if not short:
             return similarities, rows
@@ -449,10 +449,13 @@ def _diverse(view: View, ranking: Ranking, options: PredictOptions) -> Ranking:
     )
 
 
-def _labels_of(view: View, rows: Rows) -> int:
-    """Return how many labels some retrieved rows vote for; row -1 is none."""
-    columns, _ = view.votes(rows[rows >= 0])
-    return len(np.unique(columns))
+def _vote_for(view: View, rows: Rows, count: int) -> bool:
+    """Return whether retrieved rows vote for `count` labels or more; row -1 is none."""
+    rows = rows[rows >= 0]
+    if np.count_nonzero(~view.is_instance(rows)) >= count:  # each label has one such row
+        return True
+    columns, _ = view.votes(rows)
+    return len(np.unique(columns)) >= count
 
 
 def explained_items(

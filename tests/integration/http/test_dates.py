@@ -92,6 +92,8 @@ def test_a_merge_changes_and_removes_dates(
         ({"starts_at": "next week"}, "starts_at"),
         ({"starts_at": 1_800_000_000}, "starts_at"),
         ({"starts_at": "9" * 41}, "starts_at"),
+        ({"starts_at": "0001-01-01T00:00:00+05:00"}, "starts_at"),
+        ({"starts_at": "9999-12-31T23:59:59-05:00"}, "starts_at"),
         ({"starts_at": "9999-01-01T00:00:00Z", "expires_at": "9998-01-01T00:00:00Z"}, "expires_at"),
     ],
 )

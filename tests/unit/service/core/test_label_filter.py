@@ -72,6 +72,10 @@ def test_equal_filters_are_one_key() -> None:
     assert first == second and hash(first) == hash(second)
     assert first.fields == ("color",)
     assert first != parse({"all": [condition(value="blue")]}, at="filter", most=100)
+    of_one, of_true = (
+        parse({"all": [condition(value=value)]}, at="filter", most=100) for value in (1, True)
+    )
+    assert of_one != of_true
 
 
 def test_metadata_are_kept_with_tuples_and_counted() -> None:
