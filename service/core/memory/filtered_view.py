@@ -61,8 +61,6 @@ class FilteredViews:
     def active(self, view: View, now: float) -> View:
         """Return `view` without the labels that have not started or have expired at Unix `now`."""
         fields = view.labels.fields
-        if not fields.dated:
-            return view
         last = self._active
         if last is not None and last.made.of is view and last.since <= now < last.until:
             return last.answering

@@ -19,7 +19,7 @@ from service.core.label_filter import LabelFilter
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.draft import Draft, MemoryLimits
 from service.core.memory.filtered_view import FilteredViews
-from service.core.memory.label_fields import BundleFields, no_fields
+from service.core.memory.label_fields import LabelFields
 from service.core.memory.label_table import LabelTable, bytes_of_label
 from service.core.memory.part import BaseRows, RowPart, bytes_of_row, seal
 from service.core.memory.row_ownership import RowOwnership
@@ -49,7 +49,7 @@ class KnowledgeMemory:
                 base_details=bundle.label_details,
                 base_identities=IdentityLookup(bundle.label_texts),
                 columns=bundle.labels,
-                fields=replace(no_fields(), of_bundle=BundleFields(bundle.label_details.filled())),
+                fields=LabelFields.of(bundle.label_details.filled()),
             ),
             ownership=RowOwnership.of_bundle(bundle),
             items=None if bundle.items is None else ItemMemory.of(bundle.items),
@@ -70,7 +70,7 @@ class KnowledgeMemory:
 
         `now` is Unix time. What is returned may be filtered further by `only`.
         """
-        return self._filtered.active(view, now)
+        return self._filtered.active(view, now) if view.labels.fields.dated else view
 
     def draft(self) -> Draft:
         """Return a draft on top of the newest view."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from threading import Lock
 
 import numpy as np
@@ -81,11 +81,6 @@ class _Field:
         of_entries = self._first(self._number_entries, entries)
         return of_entries, self._number.view()[: len(of_entries)]
 
-    def begins_before(self, entries: int) -> bool:
-        """Return whether one of the first `entries` entries has a number."""
-        of_entries = self._number_entries.view()
-        return bool(len(of_entries)) and int(of_entries[0]) < entries
-
     def present(self, entries: int) -> Bools:
         """Return which of the first `entries` entries have a value."""
         found = np.zeros(entries, bool)
@@ -147,9 +142,10 @@ class FieldStore:
             return present if condition.values[0] else ~present
         return np.zeros(entries, bool) if field is None else field.holds(condition, entries)
 
-    def dated(self, entries: int) -> bool:
-        """Return whether one of the first entries has a date."""
-        return self._starts.begins_before(entries) or self._ends.begins_before(entries)
+    @property
+    def dated(self) -> bool:
+        """Whether an entry has a date."""
+        return any(len(dates.numbers(self.entries)[0]) for dates in (self._starts, self._ends))
 
     def active(self, now: float, entries: int) -> Bools:
         """Return which of the first entries [E] have started at Unix time `now` and not expired."""
@@ -191,10 +187,10 @@ class BundleFields:
                 self._passing[wanted] = bits
         return np.unpackbits(bits, count=entries).astype(bool)
 
-    @cached_property
+    @property
     def dated(self) -> bool:
         """Whether one of these labels has a date."""
-        return self._store.dated(self._store.entries)
+        return self._store.dated
 
     def active(self, now: float) -> Bools:
         """Return which of these labels [E] have started at Unix time `now` and not expired."""
@@ -207,11 +203,21 @@ class BundleFields:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFields:
-    """The metadata of one view's labels: the bundle's, and the first `entries` of those posted."""
+    """The metadata of one view's labels: the bundle's, and the first `entries` of those posted.
+
+    `dated` tells whether one of them has, or had, a date.
+    """
 
     of_bundle: BundleFields
     posted: FieldStore
     entries: int = 0
+    dated: bool = False
+
+    @classmethod
+    def of(cls, labels: Iterable[tuple[int, Details]]) -> LabelFields:
+        """Return the fields of a bundle's labels, each with its column, ascending."""
+        of_bundle = BundleFields(labels)
+        return cls(of_bundle=of_bundle, posted=FieldStore(), dated=of_bundle.dated)
 
     def put(self, label: Label, others: Mapping[int, Label]) -> LabelFields:
         """Return the fields with those of a posted label.
@@ -224,7 +230,8 @@ class LabelFields:
             store = FieldStore.of(others.items())
             entries = store.entries
         store.append(entries, label.index, label)
-        return replace(self, posted=store, entries=entries + 1)
+        dated = self.dated or label.starts_at is not None or label.expires_at is not None
+        return replace(self, posted=store, entries=entries + 1, dated=dated)
 
     def passing(self, wanted: LabelFilter, columns: int) -> Bools:
         """Return the labels [C] that pass a filter, as if none was deleted."""
@@ -236,11 +243,6 @@ class LabelFields:
             passing[self.posted.columns(self.entries)] = wanted.passing(holds)
         return passing
 
-    @property
-    def dated(self) -> bool:
-        """Whether a label has, or had, a date."""
-        return self.posted.dated(self.entries) or self.of_bundle.dated
-
     def active(self, now: float, columns: int) -> Bools:
         """Return the labels [C] that have started at Unix time `now` and not expired."""
         active = np.ones(columns, bool)
@@ -251,11 +253,6 @@ class LabelFields:
     def next_date(self, now: float) -> float:
         """Return the first date after Unix time `now`, perhaps of a replaced label, or infinity."""
         return min(self.of_bundle.next_date(now), self.posted.next_date(now, self.entries))
-
-
-def no_fields() -> LabelFields:
-    """Return the fields of no label."""
-    return LabelFields(of_bundle=BundleFields(()), posted=FieldStore())
 
 
 def _holds_without_fields(condition: Condition) -> Bools:

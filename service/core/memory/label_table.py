@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 
 import numpy as np
@@ -19,7 +19,7 @@ from service.core.errors import UnknownLabel, echoed
 from service.core.files.text_store import TextStore
 from service.core.items.persistent_sets import SortedKeys
 from service.core.label_filter import Metadata, metadata_bytes
-from service.core.memory.label_fields import LabelFields, no_fields
+from service.core.memory.label_fields import LabelFields
 from service.core.page_cursor import FIRST_PAGE, PageCursor
 from service.core.text_identity import IdentityLookup, free_id, identity
 from service.core.types import Bools, Indices, Label, NewLabel
@@ -55,7 +55,7 @@ class LabelTable:
     identities: SortedKeys = field(default_factory=SortedKeys)
     deleted: Indices = field(default_factory=_NO_COLUMNS.copy)
     live_bytes: int = 0
-    fields: LabelFields = field(default_factory=no_fields)
+    fields: LabelFields = field(default_factory=partial(LabelFields.of, ()))
     kept: bytes | None = None
 
     def __len__(self) -> int:
