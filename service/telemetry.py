@@ -56,7 +56,9 @@ SECONDS_BUCKETS = tuple(50e-6 * 2**step for step in range(18))
 # From 0.1 seconds to 14 minutes, since a segment's graph may have many rows.
 SEAL_SECONDS_BUCKETS = tuple(0.1 * 2**step for step in range(14))
 BATCH_BUCKETS = tuple(float(2**step) for step in range(11))
-READING_STAGES = ("queue", "spell", "tokenize", "encode", "fuse", "retrieve", "score", "rerank")
+READING_STAGES = (
+    *("queue", "filter", "spell", "tokenize", "encode", "fuse", "retrieve", "score", "rerank"),
+)
 STAGES = (*READING_STAGES, "log_commit", "publish")
 ROW_KINDS = ("base", "sealed", "live", "tombstone")
 ITEM_KINDS = ("base", "sealed", "live", "tombstone")

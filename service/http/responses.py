@@ -306,7 +306,7 @@ def _evidence(row: Evidence) -> EvidenceAnswer:
 
 
 def _timing(seconds: Mapping[str, float]) -> TimingAnswer:
-    """Return the milliseconds of the four documented stages; two of them sum several stages."""
+    """Return the milliseconds of the four documented stages; three of them sum several stages."""
 
     def milliseconds(*stages: str) -> float:
         return round(1000 * sum(seconds.get(stage, 0.0) for stage in stages), 3)
@@ -314,6 +314,6 @@ def _timing(seconds: Mapping[str, float]) -> TimingAnswer:
     return {
         "queue": milliseconds("queue"),
         "encode": milliseconds("spell", "tokenize", "encode", "fuse"),
-        "retrieve": milliseconds("retrieve"),
+        "retrieve": milliseconds("filter", "retrieve"),
         "score": milliseconds("score", "rerank"),
     }

@@ -1,9 +1,9 @@
 """Details, beyond id and text, of labels that were posted while the service ran.
 
 A snapshot stores one JSON document per label, or an empty text for a label without details:
-`{"queries": [...], "metadata": {...}, "novel": true, "version": 17, "rows": [3, 4], "starts_at":
-null, "expires_at": 1796000000.0}`. `rows` are the instance rows of the label's queries. They are
-deleted when the label is posted again.
+`{"queries": [...], "metadata": {...}, "novel": true, "version": 17, "rows": [3, 4],
+"expires_at": 1796000000.0}`. `rows` are the instance rows of the label's queries. They are deleted
+when the label is posted again. A date that a label does not have is left out.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ class LabelDetails:
 
 def dump(details: Details) -> str:
     """Return a label's details as text; empty for a label without details."""
-    return "" if details == _NONE else orjson.dumps(details).decode()
+    if details == _NONE:
+        return ""
+    written = {name: value for name, value in vars(details).items() if value is not None}
+    return orjson.dumps(written).decode()
 
 
 def parse(text: str) -> Details:

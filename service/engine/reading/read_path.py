@@ -10,9 +10,10 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
-from time import monotonic
+from time import monotonic, time
 from typing import NamedTuple
 
 import numpy as np
@@ -252,8 +253,7 @@ def _encode_and_search(
 ) -> list[Outcome]:
     """Answer tasks of one bundle. Tasks that expire during encoding are not searched."""
     watch, predictor = Stopwatch(), tasks[0].request.loaded.predictor
-    with watch.stage("retrieve"):
-        tasks = [task.filtered() for task in tasks]
+    tasks = [_filtered(task, watch) for task in tasks]
     readings = [
         predictor.read(task.view, task.queries, task.request.options, watch) for task in tasks
     ]
@@ -273,6 +273,15 @@ def _encode_and_search(
     for group in alike.values():
         outcomes += _search(group, dict(watch.seconds), taken, telemetry)
     return outcomes
+
+
+def _filtered(task: QueryTask, watch: Stopwatch) -> QueryTask:
+    """Return the task with a view of the labels alone that are active and pass its filter."""
+    memory, wanted = task.request.loaded.memory, task.request.options.filter
+    if wanted is None and not task.view.labels.fields.dated:
+        return task
+    with watch.stage("filter"):
+        return replace(task, view=memory.only(memory.active(task.view, time()), wanted))
 
 
 class _Encoded(NamedTuple):

@@ -28,9 +28,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Condition, Lock
-from time import monotonic, time
+from time import monotonic
 from typing import Protocol
 
 from service.core.bundle.manifest import Manifest
@@ -202,12 +202,6 @@ class QueryTask:
     def cost(self) -> int:
         """The cost in plain queries."""
         return len(self) * self.request.query_cost
-
-    def filtered(self) -> QueryTask:
-        """Return the task with a view of the labels alone that are active and pass the filter."""
-        memory = self.request.loaded.memory
-        view = memory.only(memory.active(self.view, time()), self.request.options.filter)
-        return self if view is self.view else replace(self, view=view)
 
     def __len__(self) -> int:
         return self.stop - self.start

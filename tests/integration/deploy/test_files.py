@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from service import settings as settings_module
-from service.core.bundle.manifest import Manifest
+from service.core.bundle.manifest import Manifest, MemoryFacts
 from service.server.memory_budget import shares, within_budget
 from service.settings import EngineSettings, Limits, ServerSettings, Settings, load_settings
 from service.telemetry import REJECTIONS, Telemetry
@@ -256,7 +256,9 @@ def budget(settings: Settings) -> tuple[Settings, int]:
     """Return the demo bundle's settings with a live-memory limit, and the bytes of all parts."""
     sizes = {"encoder.onnx": 23_000_000, "keys and segments": 245_000_000}
     files = {name: SimpleNamespace(bytes=size) for name, size in sizes.items()}
-    bundle = cast(Manifest, SimpleNamespace(files=files, encoder=SimpleNamespace(dimension=384)))
+    memory = MemoryFacts(instances=24_237, labels=102_428, votes=2_020_781, version=0)
+    encoder = SimpleNamespace(dimension=384)
+    bundle = cast(Manifest, SimpleNamespace(files=files, encoder=encoder, memory=memory))
     decided = within_budget(settings, bundle)
     return decided, sum(share.size for share in shares(decided, bundle))
 

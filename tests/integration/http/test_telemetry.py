@@ -71,7 +71,7 @@ def test_an_idle_service_shows_every_fixed_label_value(reader: LocalService) -> 
     shown = samples(reader)
     stages = {key[1] for key in shown if key[0] == "keymatch_stage_seconds_count"}
     assert stages == {
-        "queue", "spell", "tokenize", "encode", "fuse", "retrieve", "score", "rerank",
+        "queue", "filter", "spell", "tokenize", "encode", "fuse", "retrieve", "score", "rerank",
         "log_commit", "publish",
     }  # fmt: skip
     rows = {key[1] for key in shown if key[0] == "keymatch_memory_rows"}

@@ -74,6 +74,8 @@ def test_what_a_model_may_have_follows_from_the_limits() -> None:
         "text": "a",
         "queries": ["a"] * 100,
         "metadata": {**{str(n): "" for n in range(49)}, "list": [""] * 50},
+        "starts_at": "a",
+        "expires_at": "a",
     }
     values, names = count({"labels": [label] * 300})
     assert values <= most.values <= values * 1.02
@@ -179,7 +181,10 @@ def test_an_unknown_field_is_answered_with_those_that_are_known() -> None:
     labels = {"labels": [{"text": "a"}, {"text": "b", "brand": 1}]}
     [(field, message)] = wrong(MODELS.labels, labels)
     assert field == "labels.1.brand"
-    assert message == "'brand' is unknown; known are id, text, queries, metadata"
+    assert (
+        message
+        == "'brand' is unknown; known are id, text, queries, metadata, starts_at, expires_at"
+    )
 
 
 def test_answers_name_fields_and_echo_no_value() -> None:

@@ -109,7 +109,10 @@ def test_a_field_of_a_later_version_counts_unless_it_has_its_default() -> None:
 )
 def test_the_digest_is_that_of_the_whole_sorted_document(labels: list[dict[str, object]]) -> None:
     body = BoundedModel(MODELS.labels).validate({"labels": labels})
-    whole = orjson.dumps(body.model_dump(), option=orjson.OPT_SORT_KEYS)
+    document = body.model_dump()
+    for label in document["labels"]:  # later fields do not count with their defaults
+        assert (label.pop("starts_at"), label.pop("expires_at")) == (None, None)
+    whole = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
     key = request_key(REQUEST, body, key_name="me")
     assert key is not None
     assert key.key == "me:k"

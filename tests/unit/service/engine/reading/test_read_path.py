@@ -32,6 +32,11 @@ def a_client() -> Client:
     return cast(Client, SimpleNamespace(left=False, on_leave=None))
 
 
+def a_view(*, version: int) -> Any:
+    labels = SimpleNamespace(fields=SimpleNamespace(dated=False))
+    return SimpleNamespace(version=version, missing_fields=(), labels=labels)
+
+
 def test_a_version_is_reached_already_or_by_another_thread() -> None:
     waiters, version = ViewWaiters(), 0
 
@@ -145,7 +150,7 @@ class Desk:
         self.telemetry = Telemetry()
 
     def bundle(self) -> Any:
-        memory = SimpleNamespace(view=SimpleNamespace(version=1, missing_fields=()))
+        memory = SimpleNamespace(view=a_view(version=1))
         bundle = SimpleNamespace(manifest=object())
         return SimpleNamespace(memory=memory, bundle=bundle, predictor=FakePredictor())
 
@@ -229,7 +234,7 @@ def test_tasks_of_other_options_views_or_bundles_are_searched_by_themselves(desk
     requests = [desk.request("a"), desk.request("bb", options=PredictOptions(top_k=3))]
     requests += [desk.request("ccc"), desk.request("dddd")]
     tasks = [request.cut() for request in requests[:2]]
-    desk.loaded.memory.view = SimpleNamespace(version=2, missing_fields=())
+    desk.loaded.memory.view = a_view(version=2)
     other = desk.bundle()  # during a reload
     requests.append(desk.request("of other", loaded=other))
     dropped = desk.request("dropped"), DelayExceeded("too late", retry_after=1)
