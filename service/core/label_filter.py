@@ -35,7 +35,7 @@ OPERATORS = ("eq", "in", "lt", "lte", "gt", "gte", "exists")
 Value = str | float | bool
 GROUPS = ("all", "any", "none")
 MOST_LEVELS = 8  # of groups within groups
-# Larger integers have no float of their own, so two of them might be equal.
+# Of a number. Larger integers have no float of their own, so two of them might be equal.
 LARGEST_INTEGER = 2**53
 
 HoldsWhere = Callable[["Condition"], Bools]  # for which of n labels a condition holds
@@ -198,7 +198,7 @@ def _require_values(values: Sequence[Any], at: str) -> None:
     kinds = sorted(set(map(kind_of, values)))
     if len(kinds) > 1:
         raise InvalidInput(f"mixes types: {' and '.join(kinds)}", field=at)
-    if any(isinstance(value, int) and abs(value) > LARGEST_INTEGER for value in values):
+    if any(not isinstance(value, str) and abs(value) > LARGEST_INTEGER for value in values):
         raise InvalidInput(f"must be at most {LARGEST_INTEGER:,} in size", field=at)
 
 

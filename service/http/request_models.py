@@ -406,7 +406,7 @@ def _metadata_value(limits: Limits) -> Any:
     )
 
     def check(value: Any) -> Any:
-        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+        if isinstance(value, int | float) and abs(value) > LARGEST_INTEGER:
             raise ValueError(f"must be at most {LARGEST_INTEGER:,} in size")
         listed = value if isinstance(value, list) else [value]
         texts = [one for one in listed if isinstance(one, str)]
@@ -418,7 +418,8 @@ def _metadata_value(limits: Limits) -> Any:
         return value
 
     text = {"type": "string", "maxLength": characters}
-    schema = [text, {"type": "number"}, {"type": "boolean"}]
+    number = {"type": "number", "minimum": -LARGEST_INTEGER, "maximum": LARGEST_INTEGER}
+    schema = [text, number, {"type": "boolean"}]
     listed = {"type": "array", "items": text, "maxItems": most}
     return Annotated[Any, AfterValidator(check), WithJsonSchema({"anyOf": [*schema, listed]})]
 
