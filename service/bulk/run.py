@@ -75,7 +75,7 @@ class Job:
     format: int = FORMAT
 
     def difference(self, other: Job) -> str:
-        """Describe the first difference between the jobs, except in `version` and `begun`."""
+        """Describe the first difference, except in `version` and `begun`; "" if there is none."""
         mine, theirs = asdict(self), asdict(other)
         for name, value in mine.items():
             if name not in ("version", "begun") and value != theirs[name]:

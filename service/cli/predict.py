@@ -7,7 +7,6 @@ from pathlib import Path
 from time import time
 from typing import Annotated
 
-import orjson
 from cyclopts import Parameter
 from pydantic import ValidationError
 
@@ -19,7 +18,7 @@ from service.bulk.run import BulkRun, Job, WorkFolder, rows_of_part
 from service.command_line import STATE_VARIABLE, Interrupted, say
 from service.core.bundle import manifest
 from service.core.errors import InvalidConfig, InvalidInput, echoed
-from service.core.label_filter import LabelFilter, parse
+from service.core.label_filter import LabelFilter, parse_json
 from service.core.tables.separated import DelimiterOption
 from service.core.types import MatchType, PredictOptions, Spelling
 from service.http.request_models import RequestModels
@@ -198,9 +197,7 @@ def _filter(text: str | None, limits: Limits) -> LabelFilter | None:
     if text is None:
         return None
     try:
-        return parse(orjson.loads(text), at="--filter", most=limits.filter_values)
-    except orjson.JSONDecodeError as error:
-        raise InvalidConfig(f"--filter is not JSON: {error}") from error
+        return parse_json(text, at="--filter", most=limits.filter_values)
     except InvalidInput as error:
         raise InvalidConfig(f"{error.field} {error}") from error
 

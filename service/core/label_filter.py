@@ -22,6 +22,7 @@ from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from service.core.errors import InvalidInput, echoed
@@ -121,6 +122,15 @@ def parse(document: Any, *, at: str, most: int) -> LabelFilter:
     `InvalidInput` with the path of what is wrong.
     """
     return _Parser(most).group(document, at, 1)
+
+
+def parse_json(text: str, *, at: str, most: int) -> LabelFilter:
+    """Return the filter that `text` holds as JSON; arguments and errors are those of `parse`."""
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"is not JSON: {error}", field=at) from error
+    return parse(document, at=at, most=most)
 
 
 class _Parser:

@@ -25,7 +25,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.core.errors import InvalidInput, KeymatchError
-from service.core.label_filter import LabelFilter, parse
 from service.engine.engine import Engine
 from service.engine.writing.operations import RequestKey
 from service.http import problems
@@ -316,9 +315,3 @@ class Routes:
     def endpoints(self) -> list[Endpoint[Any]]:
         """Return the declared routes."""
         raise NotImplementedError
-
-    def filter_of(self, document: Any) -> LabelFilter | None:
-        """Return the filter that a request has in its field `filter`; raises `InvalidInput`."""
-        if document is None:
-            return None
-        return parse(document, at="filter", most=self.limits.filter_values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import faiss
 import numpy as np
 
-from service.core.index.faiss_hnsw import selector
+from service.core.index.faiss_hnsw import fp16_storage, selector
 from service.core.index.found_rows import nearest, nothing_found, pad
 from service.core.index.protocol import RowFilter, batches
 from service.core.types import Floats, Halves, Rows
@@ -24,14 +24,7 @@ class LiveVectors:
     def __init__(self, *, capacity: int, dimension: int) -> None:
         """Reserve `capacity` rows of `dimension`."""
         self.capacity = capacity
-        self._index = faiss.IndexScalarQuantizer(
-            dimension, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT
-        )
-        size = capacity * self._index.sa_code_size()
-        self._index.codes.resize(size)
-        self._index.is_trained = True
-        codes = faiss.rev_swig_ptr(self._index.codes.data(), size)
-        self.matrix: Halves = codes.view(np.float16).reshape(capacity, dimension)
+        self._index, self.matrix = fp16_storage(capacity, dimension)
 
     def write(self, start: int, vectors: Halves) -> None:
         """Write vectors [n, d] to the n rows from `start`; only the writer calls this."""

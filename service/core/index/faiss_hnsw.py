@@ -105,20 +105,27 @@ class FaissSubset:
         return similarities, np.where(found < 0, found, self._node_at[found])
 
 
-def scanned(vectors: Halves, places: Rows | Indices | None = None) -> Any:
-    """Return a faiss index that scans a copy of vectors [n, d] in fp16, or of some of them."""
-    rows, dimension = len(vectors) if places is None else len(places), vectors.shape[1]
+def fp16_storage(rows: int, dimension: int) -> tuple[Any, Halves]:
+    """Return an empty faiss index that scans fp16 vectors, and its storage [rows, d] to fill.
+
+    The index scans the first `ntotal` rows.
+    """
     index = faiss.IndexScalarQuantizer(
         dimension, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT
     )
     index.is_trained = True
     size = rows * index.sa_code_size()
-    if size:
-        index.codes.resize(size)
-        codes = faiss.rev_swig_ptr(index.codes.data(), size).view(np.float16)
-        # Not np.take: it would first copy all vectors, because a file does not align them.
-        codes.reshape(rows, dimension)[:] = vectors if places is None else vectors[places]
-    index.ntotal = rows
+    index.codes.resize(size)
+    codes = faiss.rev_swig_ptr(index.codes.data(), size) if size else np.zeros(0, np.uint8)
+    return index, codes.view(np.float16).reshape(rows, dimension)
+
+
+def scanned(vectors: Halves, places: Rows | Indices) -> Any:
+    """Return a faiss index that scans a copy of the vectors at some `places` among [n, d]."""
+    index, matrix = fp16_storage(len(places), vectors.shape[1])
+    # Not np.take: it would first copy all vectors, because a file does not align them.
+    matrix[:] = vectors[places]
+    index.ntotal = len(places)
     return index
 
 

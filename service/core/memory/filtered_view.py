@@ -11,7 +11,6 @@ Shapes: C columns of V, R rows of the bundle, n rows of a part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from threading import Lock
 
@@ -98,22 +97,20 @@ def filtered(view: View, wanted: LabelFilter, before: Filtered | None = None) ->
 
 def _narrowed(view: View, matching: Bools, before: Filtered | None) -> Filtered:
     """Return `view` with the labels `matching` [C] alone; `before` is as in `filtered`."""
-    changed: Rows | None = None  # labels that both views have and that pass in one alone
-    if before is not None:
+    known: dict[int, RowPart] = {}  # parts that need not be made again, by `id()` of the whole one
+    if before is None:
+        passing = passing_rows(view.bundle, matching)
+        base = _base(view.base, passing)
+    else:
         common = min(len(matching), len(before.matching))
         changed = np.flatnonzero(matching[:common] != before.matching[:common])
-    if before is None or changed is None:
-        passing = passing_rows(view.bundle, matching)
-    else:
         passing = _patched(before.passing, view.bundle, matching, changed)
-    same = before is not None and passing is before.passing and before.of.base is view.base
-    parts = _parts(view, matching, before if changed is not None and not len(changed) else None)
-    made = replace(
-        view,
-        base=before.view.base if before is not None and same else _base(view.base, passing),
-        parts=tuple(parts),
-        labels=view.labels.only(matching),
-    )
+        same = passing is before.passing and before.of.base is view.base
+        base = before.view.base if same else _base(view.base, passing)
+        if not len(changed):
+            known = dict(zip(map(id, before.of.parts), before.view.parts, strict=True))
+    parts = tuple(known.get(id(part)) or _part(part, matching) for part in view.parts)
+    made = replace(view, base=base, parts=parts, labels=view.labels.only(matching))
     return Filtered(of=view, view=made, matching=matching, passing=passing)
 
 
@@ -169,24 +166,14 @@ def _base(base: BaseRows, passing: Bools) -> BaseRows:
     return replace(base, dead=_with_dead(base.dead, passing, stored=base.count))
 
 
-def _parts(view: View, matching: Bools, before: Filtered | None) -> Iterator[RowPart]:
-    """Yield the parts with their rows that pass, those `before` if they are the same."""
-    known = (
-        {}
-        if before is None
-        else {id(of): part for of, part in zip(before.of.parts, before.view.parts, strict=True)}
-    )
-    for part in view.parts:
-        same = known.get(id(part))
-        if same is not None:
-            yield same
-            continue
-        passing, rows = np.zeros(part.dead.size, bool), part.stored_rows
-        if rows:
-            indptr = part.contents.indptr[: rows + 1]
-            votes = matching[part.contents.indices[: indptr[-1]]]
-            passing[:rows] = np.logical_or.reduceat(votes, indptr[:-1])
-        yield replace(part, dead=_with_dead(part.dead, passing, stored=rows))
+def _part(part: RowPart, matching: Bools) -> RowPart:
+    """Return a part in which the rows that vote for none of the labels are dead."""
+    passing, rows = np.zeros(part.dead.size, bool), part.stored_rows
+    if rows:
+        indptr = part.contents.indptr[: rows + 1]
+        votes = matching[part.contents.indices[: indptr[-1]]]
+        passing[:rows] = np.logical_or.reduceat(votes, indptr[:-1])
+    return replace(part, dead=_with_dead(part.dead, passing, stored=rows))
 
 
 def _with_dead(dead: Tombstones, passing: Bools, *, stored: int) -> Tombstones:

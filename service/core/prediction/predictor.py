@@ -50,8 +50,8 @@ from service.core.types import (
 EVIDENCE_ROWS = 10  # the most rows that explain one keyword
 MOST_TYPED = 20_000  # labels of one query that may have the match types of a request
 MOST_DIVERSE = 100  # labels of one query among which diversity chooses
-_DEEPER = 4  # times as many rows, if those found vote for too few labels
 MOST_READ = 1_000  # of these, the best that are compared even if they have other words
+_DEEPER = 4  # times as many rows, if those found vote for too few labels
 
 
 class QueryCache:

@@ -8,11 +8,11 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-import orjson
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from service.core.changes import DeleteLabel
-from service.core.errors import InvalidInput, NotReady
+from service.core.errors import NotReady
+from service.core.label_filter import parse_json
 from service.core.page_cursor import PageCursor
 from service.core.types import Label
 from service.engine.writing.label_merge import merge_label
@@ -138,7 +138,9 @@ class LabelRoutes(Routes):
     async def list_labels(self, call: Call[Page]) -> LabelPage:
         """Return one page of the posted labels."""
         page = call.input
-        wanted = self.filter_of(None if page.filter is None else _parsed(page.filter))
+        wanted = None
+        if page.filter is not None:
+            wanted = parse_json(page.filter, at="filter", most=self.limits.filter_values)
         memory = self.engine.loaded.memory
         view = await asyncio.to_thread(memory.only, memory.view, wanted)
         after = PageCursor.parse(page.after, field="after")
@@ -185,13 +187,6 @@ class LabelRoutes(Routes):
             PostInstances(items=instances, skip_unknown=skip), request=call.idempotency
         )
         return instances_answer(written, instances if skip else None)
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"is not JSON: {error}", field="filter") from error
 
 
 def _first(labels: Sequence[Label], size: int) -> Sequence[Label]:

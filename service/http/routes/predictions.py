@@ -6,6 +6,7 @@ from typing import Any
 
 from service.core.bundle.manifest import Manifest
 from service.core.errors import DeadlineExceeded
+from service.core.label_filter import parse
 from service.core.prediction.predictor import EVIDENCE_ROWS
 from service.core.types import Answer, PredictOptions
 from service.engine.reading.task_queue import QueryRequest
@@ -70,6 +71,9 @@ class PredictRoutes(Routes):
         body = call.input
         items = None if body.items is None else tuple(body.items)
         match = None if body.match is None else tuple(dict.fromkeys(body.match))
+        wanted = None
+        if body.filter is not None:
+            wanted = parse(body.filter, at="filter", most=self.limits.filter_values)
         asked = PredictOptions(
             top_k=body.top_k,
             explain=body.explain,
@@ -77,7 +81,7 @@ class PredictRoutes(Routes):
             match=match,
             min_confidence=body.min_confidence,
             diversity=body.diversity,
-            filter=self.filter_of(body.filter),
+            filter=wanted,
         )
 
         def choose(facts: Manifest) -> PredictOptions:
