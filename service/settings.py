@@ -52,6 +52,8 @@ class Limits:
     metadata_characters: Count = 1_024  # per metadata key or value
     metadata_bytes: Count = 16_384  # of one label's metadata, names and values, in UTF-8
     filter_values: Count = 1_000  # conditions and values of one filter
+    rules: Count = 1_000  # per `POST /rules` request
+    rule_labels: Count = 1_000  # that one rule hides, pins or boosts by id
     instances: Count = 1_000  # per `POST /instances` request
     instance_labels: Count = 100  # labels of one instance
     items: Count = 16  # named by one `/predict` request

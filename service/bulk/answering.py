@@ -18,6 +18,7 @@ from service.core.prediction.predictor import (
     Predictor,
     Stopwatch,
     explained_items,
+    explained_rules,
     texts_of,
 )
 from service.core.prediction.ranking import Ranking
@@ -48,7 +49,11 @@ def results(
     def explained(reading: Reading, ranking: Ranking, items: AttendedItems) -> ResultAnswer:
         keywords = predictor.keywords(view, reading, ranking, options)
         prediction = Prediction(
-            reading=reading, keywords=keywords, items=items, score_kind=ranking.score_kind
+            reading=reading,
+            keywords=keywords,
+            items=items,
+            score_kind=ranking.score_kind,
+            **explained_rules(view, ranking, options),
         )
         return result_answer(prediction, explain=True)
 
@@ -106,10 +111,11 @@ def _fused(
 
 def _keywords(view: View, reading: Reading, ranking: Ranking) -> list[KeywordAnswer]:
     keywords: list[KeywordAnswer] = []
-    asked = TypedQuery(reading.text)
+    asked, pinned = TypedQuery(reading.text), ranking.pinned
     confidences: Iterable[float | None] = ranking.confidences or repeat(None)
-    for column, score, confidence in zip(
-        ranking.columns, ranking.scores, confidences, strict=False
+    boosts: Iterable[float] = ranking.boosts or repeat(1.0)
+    for column, score, confidence, boost in zip(
+        ranking.columns, ranking.scores, confidences, boosts, strict=False
     ):
         label_id, text, novel, _ = view.labels.shown_at(column)
         match = asked.match(text)
@@ -122,5 +128,9 @@ def _keywords(view: View, reading: Reading, ranking: Ranking) -> list[KeywordAns
         }
         if confidence is not None:
             keyword["confidence"] = confidence
+        if boost != 1.0:
+            keyword["boost"] = boost
+        if column in pinned:
+            keyword["pinned"] = True
         keywords.append(keyword)
     return keywords

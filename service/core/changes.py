@@ -7,15 +7,18 @@ applies both alike. To add a kind of write, add a class here, list it in `Change
 | class         | kind           | body (JSON)                          | vectors, fp16    |
 |---------------|----------------|--------------------------------------|------------------|
 | `PutLabel`    | `label.put`    | `id`, `text`, `queries`, `metadata`, | [1 + queries, d] |
-|               |                | `starts_at`, `expires_at`            |                  |
+|               |                | `starts_at`, `expires_at`, `boost`   |                  |
 | `DeleteLabel` | `label.delete` | `id`                                 | none             |
 | `PutInstance` | `instance.put` | `query`, `labels` (ids), `weight`    | [1, d]           |
 | `PutItem`     | `item.put`     | `id`, `text`                         | [1, d]           |
 | `DeleteItem`  | `item.delete`  | `id`                                 | none             |
+| `PutRule`     | `rule.put`     | what `Rule.document` returns         | none             |
+| `DeleteRule`  | `rule.delete`  | `id`                                 | none             |
 | `UseBundle`   | `bundle.use`   | `bundle`, `configured`               | none             |
 
-An instance's `weight` is left out if it is 1. All vectors are the encoder's. The memory fuses a
-query with the items that it holds at this point of the log, so a replay finds the same items.
+An instance's `weight` and a label's `boost` are left out if they are 1. All vectors are the
+encoder's. The memory fuses a query with the items that it holds at this point of the log, so a
+replay finds the same items.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from typing import Any, ClassVar, Self, get_args
 import numpy as np
 
 from service.core.label_filter import as_metadata
+from service.core.rules import Rule, from_document
 from service.core.types import Event, Halves, NewInstance, NewItem, NewLabel
 
 Posted = NewLabel | NewInstance | NewItem  # what can be posted
@@ -48,6 +52,8 @@ class PutLabel:
     def body(self) -> Mapping[str, Any]:
         """Return what the label log stores alongside the vectors; most labels have no dates."""
         body = asdict(self.label)
+        if self.label.boost == 1.0:
+            del body["boost"]
         return {name: value for name, value in body.items() if value is not None}
 
     @classmethod
@@ -161,6 +167,35 @@ class DeleteItem(ChangeWithoutTexts):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PutRule(ChangeWithoutTexts):
+    """Create or replace a rule."""
+
+    kind: ClassVar[str] = "rule.put"
+    summary: ClassVar[tuple[str, ...]] = ("id", "when", "then")
+
+    rule: Rule
+
+    def body(self) -> Mapping[str, Any]:
+        """Return what the label log stores."""
+        return self.rule.document()
+
+    @classmethod
+    def from_event(cls, event: Event, vectors_of: VectorsOf | None = None) -> Self:
+        """Read the change back; raises KeyError, TypeError or ValueError for a wrong body."""
+        return cls(sequence=event.sequence, rule=from_document(event.body))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteRule(ChangeWithoutTexts):
+    """Delete the rule with this id; if there is none, only the version changes."""
+
+    kind: ClassVar[str] = "rule.delete"
+    summary: ClassVar[tuple[str, ...]] = ("id",)
+
+    id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class UseBundle(ChangeWithoutTexts):
     """Serve the bundle named `bundle` from now on. In the memory, only the version changes.
 
@@ -175,7 +210,9 @@ class UseBundle(ChangeWithoutTexts):
     configured: str
 
 
-Change = PutLabel | DeleteLabel | PutInstance | PutItem | DeleteItem | UseBundle
+Change = (
+    PutLabel | DeleteLabel | PutInstance | PutItem | DeleteItem | PutRule | DeleteRule | UseBundle
+)
 
 CHANGES: Mapping[str, type[Change]] = {change.kind: change for change in get_args(Change)}
 

@@ -2,7 +2,8 @@
 
     KeymatchError
     ├── InvalidInput
-    │   ├── AnswerTooLarge, InvalidConfig, OtherData, UnknownLabel, UnknownItem, NotInBundle
+    │   ├── AnswerTooLarge, InvalidConfig, OtherData, NotInBundle
+    │   ├── UnknownLabel, UnknownItem, UnknownRule
     │   ├── InvalidData ── Unwritable
     │   └── InvalidFields ── UnknownLabels
     ├── BundleError
@@ -91,6 +92,10 @@ class UnknownLabel(InvalidInput):
 
 class UnknownItem(InvalidInput):
     """The item memory holds no item with this id: it never did, or the item was deleted."""
+
+
+class UnknownRule(InvalidInput):
+    """There is no rule with this id: there never was, or it was deleted."""
 
 
 class NotInBundle(InvalidInput):

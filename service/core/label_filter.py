@@ -54,6 +54,11 @@ class Condition:
     values: tuple[Value, ...]
     kind: str = "boolean"
 
+    def document(self) -> dict[str, Any]:
+        """Return the condition as JSON."""
+        given = list(self.values) if self.operator == "in" else self.values[0]
+        return {"field": self.field, self.operator: given}
+
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFilter:
@@ -75,6 +80,11 @@ class LabelFilter:
     def fields(self) -> tuple[str, ...]:
         """The names of all fields in the order of the filter, each once."""
         return tuple(dict.fromkeys(self._fields()))
+
+    def document(self) -> dict[str, Any]:
+        """Return the filter as JSON."""
+        lists = {"all": self.all, "any": self.any, "none": self.none}
+        return {name: [node.document() for node in nodes] for name, nodes in lists.items() if nodes}
 
     def passing(self, holds: HoldsWhere) -> Bools:
         """Return which of n labels pass."""

@@ -115,7 +115,8 @@ class Keyword:
 
     `score` is the sum of its votes (Eq. 7). After reranking, `score` is the probability that the
     label is relevant, and `votes` is the sum. Without reranking, `votes` is None. `confidence` is
-    the calibrated probability that it is relevant, or None if the bundle has none.
+    the calibrated probability that it is relevant, or None if the bundle has none. `boost` is the
+    factor of the score by which it is ordered; a `pinned` one stands where a rule puts it.
     """
 
     id: str
@@ -127,6 +128,8 @@ class Keyword:
     metadata: Metadata = field(default_factory=dict)
     evidence: tuple[Evidence, ...] = ()
     votes: float | None = None
+    boost: float = 1.0
+    pinned: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,12 +147,16 @@ class Prediction:
     """The keywords of one query, by descending score; ties are ordered by label id.
 
     `items` are those that the query attended to, or None without `explain` or an item memory.
+    `rules` are the ids of the rules that acted, and `without_rules` those of the keywords that
+    would have answered without them; both are empty without `explain`.
     """
 
     reading: Reading
     keywords: tuple[Keyword, ...]
     items: tuple[FusedItem, ...] | None = None
     score_kind: ScoreKind = "votes"
+    rules: tuple[str, ...] = ()
+    without_rules: tuple[str, ...] = ()
 
     @property
     def query(self) -> str:
@@ -176,6 +183,7 @@ class NewLabel:
     """A posted label that is relevant for its `queries`. `id` is empty until the writer sets it.
 
     From `starts_at` until before `expires_at`, Unix seconds, it is in answers; None sets no end.
+    Labels are ordered by their scores times `boost`.
     """
 
     id: str
@@ -184,6 +192,7 @@ class NewLabel:
     metadata: Metadata = field(default_factory=dict)
     starts_at: float | None = None
     expires_at: float | None = None
+    boost: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,6 +230,7 @@ class Label:
     version: int = 0  # the sequence number of its last write, 0 if it was never posted
     starts_at: float | None = None  # as in `NewLabel`
     expires_at: float | None = None
+    boost: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -223,6 +223,11 @@ def load_bundle(
     encoder = OnnxEncoder(bundle.folder, facts.encoder, device=name)
     require_full_length(bundle, encoder)
     cache = QueryCache(settings.cached_queries)
+    memory = KnowledgeMemory(
+        bundle,
+        _memory_limits(settings),
+        version=0 if label_log is None else held_version(bundle.manifest, label_log),
+    )
     loaded = LoadedBundle(
         bundle=bundle,
         encoder=encoder,
@@ -234,12 +239,9 @@ def load_bundle(
             cache=cache,
             reranker=open_reranker(bundle),
             confidence=open_confidence(facts),
+            only=memory.only,
         ),
-        memory=KnowledgeMemory(
-            bundle,
-            _memory_limits(settings),
-            version=0 if label_log is None else held_version(bundle.manifest, label_log),
-        ),
+        memory=memory,
     )
     if label_log is not None:
         _replay(loaded, label_log, until=until, settings=settings)

@@ -63,8 +63,8 @@ class KeywordAnswer(TypedDict):
     score: Annotated[
         float,
         doc(
-            "What `score_kind` of the result says. Keywords are sorted by it, then by id, unless"
-            " the request asks for `diversity`."
+            "What `score_kind` of the result says; 0 for a pinned keyword without votes. Keywords"
+            " are sorted by it, then by id, unless there are boosts, pins or `diversity`."
         ),
     ]
     novel: Novel
@@ -85,6 +85,13 @@ class KeywordAnswer(TypedDict):
             ),
         ]
     ]
+    boost: NotRequired[
+        Annotated[
+            float,
+            doc("Keywords are ordered by their score times this factor; missing if it is 1."),
+        ]
+    ]
+    pinned: NotRequired[Annotated[bool, doc("True for a keyword that a rule puts there.")]]
     votes: NotRequired[Annotated[float, doc("Their sum, after a second ranking.")]]
     metadata: NotRequired[MetadataAnswer]
     evidence: NotRequired[Annotated[list[EvidenceAnswer], doc("Sorted by weight, largest first.")]]
@@ -135,6 +142,12 @@ class ResultAnswer(TypedDict):
                 " predicted ones by similarity, those of a request in its order."
             ),
         ]
+    ]
+    rules: NotRequired[
+        Annotated[list[str], doc("With `explain`: ids of the rules that acted, if any did.")]
+    ]
+    without_rules: NotRequired[
+        Annotated[list[str], doc("Ids of the keywords that would have answered without them.")]
     ]
     keywords: Annotated[list[KeywordAnswer], doc("At most `top_k`, best first.")]
 
@@ -292,6 +305,7 @@ class LabelAnswer(TypedDict):
         Annotated[str, doc("When it begins to be in answers, if it has a date.")]
     ]
     expires_at: NotRequired[Annotated[str, doc("From when on it is in no answer, if it expires.")]]
+    boost: NotRequired[Annotated[float, doc("As posted with the label; missing if it is 1.")]]
 
 
 class ClicksAnswer(TypedDict):

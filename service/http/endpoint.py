@@ -88,13 +88,19 @@ def _content(body: BaseModel) -> bytes:
     """Return a body as JSON. Lists are serialized entry by entry: one call would hold the GIL."""
     later = body.later if isinstance(body, StrictModel) else ()
     document = {
-        name: [orjson.Fragment(_content(entry)) for entry in value]
-        if isinstance(value, list) and value and isinstance(value[0], BaseModel)
-        else value
+        name: _as_json(value)
         for name, value in body
         if not (name in later and value == type(body).model_fields[name].default)
     }
     return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return orjson.Fragment(_content(value))
+    if isinstance(value, list) and value and isinstance(value[0], BaseModel):
+        return [orjson.Fragment(_content(entry)) for entry in value]
+    return value
 
 
 @dataclass(slots=True, kw_only=True)

@@ -37,6 +37,7 @@ STATUS_TABLE: tuple[tuple[type[KeymatchError], int, str, bool], ...] = (
     (errors.Cancelled, 409, "Cancelled", True),
     (errors.UnknownLabel, 404, "Unknown label", True),
     (errors.UnknownItem, 404, "Unknown item", True),
+    (errors.UnknownRule, 404, "Unknown rule", True),
     (errors.TooSlow, 408, "Request too slow", True),
     (errors.BodyTooLarge, 413, "Body too large", True),
     (errors.UnsupportedCoding, 415, "Unsupported coding", True),

@@ -5,13 +5,14 @@ The classes declare the fields. `RequestModels` adds the configured bounds to th
 validate and document requests.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from time import time
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 from annotated_types import Le, Len, MaxLen
@@ -24,17 +25,22 @@ from pydantic import (
     ValidationInfo,
     WithJsonSchema,
     create_model,
+    model_validator,
 )
 
 from service.core.errors import echoed
 from service.core.label_filter import (
     GROUPS,
     LARGEST_INTEGER,
+    LabelFilter,
     Metadata,
     as_metadata,
     list_items,
     metadata_bytes,
+    parse,
 )
+from service.core.lexical.words import TypedQuery
+from service.core.rules import Boost, Pin, Rule, RuleMatch
 from service.core.text_identity import MOST_ID_CHARACTERS, identity
 from service.core.types import MatchType, NewInstance, NewItem, NewLabel, Spelling
 from service.engine.writing.label_merge import LabelMerge
@@ -73,7 +79,7 @@ def _refuse_repeated(entries: list[Any]) -> list[Any]:
     for place, entry in enumerate(entries):
         given_id = entry.id or identity(entry.text)
         if given_id in seen:
-            what = "label" if isinstance(entry, LabelBody) else "item"
+            what = type(entry).__name__.lower()
             raise ValueError(f"{what} {place} repeats the id {echoed(given_id)}")
         seen.add(given_id)
     return entries
@@ -111,6 +117,13 @@ def _not_blank(text: str) -> str:
     """Refuse texts of U+001C to U+001F, white space only to Python: their id would be empty."""
     if not text.strip():
         raise ValueError("consists of white space only")
+    return text
+
+
+def _has_words(text: str) -> str:
+    """Refuse a text without words: no query would meet the condition."""
+    if not TypedQuery(text).joined:
+        raise ValueError("has no words")
     return text
 
 
@@ -205,19 +218,23 @@ class PredictBody(StrictModel):
 
 
 STARTS_DESCRIPTION = (
-    "When the label begins to be in answers, as RFC 3339 with a zone, such as"
-    " 2026-12-01T00:00:00Z. Default: at once."
+    "The {0} before this time, in RFC 3339 with a zone, such as 2026-12-01T00:00:00Z. Default: it"
+    " has no beginning."
 )
 EXPIRES_DESCRIPTION = (
-    "From when on the label is in no answer, in the same form; after `starts_at` and after now."
-    " Default: never."
+    "The {0} from this time on, in the same form; after `starts_at` and after now. Default: it has"
+    " no end."
+)
+NO_LABEL, NO_RULE = "label is in no answer", "rule acts on no answer"
+BOOST_DESCRIPTION = (
+    "Labels are ordered by their score times this factor, such as a bid; scores stay as they are."
 )
 
 
 class LabelBody(StrictModel):
     """One label of POST /labels."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"starts_at", "expires_at"})
+    later: ClassVar[frozenset[str]] = frozenset({"starts_at", "expires_at", "boost"})
 
     id: str | None = Field(None, description=DEFAULT_ID.format("label"))
     text: str = Field(description="The keyword, as it is shown and matched.")
@@ -231,8 +248,11 @@ class LabelBody(StrictModel):
         " {metadata_bytes} bytes together.",
     )
 
-    starts_at: str | None = Field(None, description=STARTS_DESCRIPTION)
-    expires_at: str | None = Field(None, description=EXPIRES_DESCRIPTION)
+    starts_at: str | None = Field(None, description=STARTS_DESCRIPTION.format(NO_LABEL))
+    expires_at: str | None = Field(None, description=EXPIRES_DESCRIPTION.format(NO_LABEL))
+    boost: float = Field(
+        1.0, gt=0, le=LARGEST_WEIGHT, allow_inf_nan=False, description=BOOST_DESCRIPTION
+    )
 
     def to_label(self) -> NewLabel:
         """Return the label. Its id is empty if the request has none; the writer then chooses it."""
@@ -243,6 +263,7 @@ class LabelBody(StrictModel):
             metadata=as_metadata(self.metadata),
             starts_at=unix_seconds(self.starts_at),
             expires_at=unix_seconds(self.expires_at),
+            boost=max(self.boost, SMALLEST_WEIGHT),
         )
 
 
@@ -255,7 +276,7 @@ class LabelsBody(StrictModel):
 class MergeBody(StrictModel):
     """The body of PATCH /labels/{label_id}."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"starts_at", "expires_at"})
+    later: ClassVar[frozenset[str]] = frozenset({"starts_at", "expires_at", "boost"})
 
     text: str | None = Field(None, description="Replaces the text. Default: it stays.")
     queries: list[str] = Field(
@@ -271,6 +292,13 @@ class MergeBody(StrictModel):
 
     starts_at: str | None = Field(UNCHANGED, description="As in POST /labels; null removes it.")
     expires_at: str | None = Field(UNCHANGED, description="As in POST /labels; null removes it.")
+    boost: float | None = Field(
+        None,
+        gt=0,
+        le=LARGEST_WEIGHT,
+        allow_inf_nan=False,
+        description="Replaces the boost. Default: it stays; 1 removes it.",
+    )
 
     def to_merge(self, label_id: str) -> LabelMerge:
         """Return the changes to the label with this id."""
@@ -284,11 +312,12 @@ class MergeBody(StrictModel):
                 for name in ("starts_at", "expires_at")
                 if getattr(self, name) != UNCHANGED
             },
+            boost=None if self.boost is None else max(self.boost, SMALLEST_WEIGHT),
         )
 
 
 class Page(StrictModel):
-    """The query string of GET /labels."""
+    """The query string of a list."""
 
     # Not strict: in a query string, numbers are text.
     model_config = ConfigDict(extra="forbid", strict=False, frozen=True)
@@ -296,10 +325,15 @@ class Page(StrictModel):
     after: str = Field(
         "", description="`next` of the page before, unchanged; without it, the first page."
     )
+    limit: int
+
+
+class FilteredPage(Page):
+    """The query string of GET /labels."""
+
     filter: str | None = Field(
         None, description="Only labels that pass this filter, as JSON; see POST /predict."
     )
-    limit: int
 
 
 class InstanceBody(StrictModel):
@@ -339,6 +373,132 @@ class InstancesBody(StrictModel):
         description="What becomes of labels that do not exist: `refuse` the whole request, or"
         " `skip` them, learn the rest, and list them in the answer.",
     )
+
+
+class WhenBody(StrictModel):
+    """The condition of a rule."""
+
+    query: str = Field(description="Words that a query has, or the whole query.")
+    match: RuleMatch = Field(
+        description="`exact`: they are the words of the query, however they are spaced; `phrase`:"
+        " they are all in the query, in this order; `contains`: they are all in it, in any order."
+        " Case, accents and punctuation do not count. A query is compared as typed and as read."
+    )
+
+
+class PinBody(StrictModel):
+    """A pinned label."""
+
+    id: str = Field(description="Id of the label.")
+    position: int = Field(ge=1, description="Its position in answers, from 1.")
+
+
+class BoostBody(StrictModel):
+    """The boost of a rule: of `labels` or of those that pass `filter`."""
+
+    labels: list[str] | None = Field(None, min_length=1, description="Ids of the labels.")
+    filter: dict[str, Any] | None = Field(None, description="Labels that pass; see POST /predict.")
+    factor: float = Field(
+        gt=0,
+        le=LARGEST_WEIGHT,
+        allow_inf_nan=False,
+        description="These labels are ordered by their score times this factor, and times their"
+        " own `boost` and those of other rules.",
+    )
+
+
+class ThenBody(StrictModel):
+    """The consequences of a rule."""
+
+    hide: list[str] | None = Field(
+        None, min_length=1, description="Ids of labels that do not answer."
+    )
+    pin: list[PinBody] | None = Field(
+        None,
+        min_length=1,
+        description="Labels that stand at fixed positions, whatever their scores and confidences."
+        " A request's `filter` and `match` go before.",
+    )
+    boost: BoostBody | None = Field(None, description="Labels that come earlier or later.")
+
+
+class RuleBody(StrictModel):
+    """One rule of POST /rules."""
+
+    id: str = Field(description="Names the rule; a rule with this id is replaced.")
+    when: WhenBody | None = Field(None, description="The condition. Default: every query.")
+    filter: dict[str, Any] | None = Field(
+        None, description="Only labels that pass answer; see POST /predict."
+    )
+    then: ThenBody | None = Field(
+        None, description="Consequences; optional for a rule with a `filter`."
+    )
+    starts_at: str | None = Field(None, description=STARTS_DESCRIPTION.format(NO_RULE))
+    expires_at: str | None = Field(None, description=EXPIRES_DESCRIPTION.format(NO_RULE))
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        """Refuse a rule without consequences, and contradictory ones."""
+        hide, pins, boost = self._consequences()
+        if self.filter is None and not (hide or pins or boost):
+            raise ValueError(
+                "has no consequences: give `filter`, or `then` with `hide`, `pin` or `boost`"
+            )
+        _refuse_twice("label", [pin.id for pin in pins])
+        _refuse_twice("position", [pin.position for pin in pins])
+        both = {pin.id for pin in pins}.intersection(hide)
+        if both:
+            raise ValueError(f"pins and hides the label {echoed(min(both))}")
+        if boost is not None and (boost.labels is None) == (boost.filter is None):
+            raise ValueError("boosts either `labels` or those that pass a `filter`")
+        return self
+
+    def to_rule(self, at: str, *, most: int) -> Rule:
+        """Return the rule of the field `at`; raises `InvalidInput` for a wrong filter.
+
+        A filter has at most `most` conditions and values.
+        """
+        hide, pins, boost = self._consequences()
+
+        def parsed(document: dict[str, Any] | None, path: str) -> LabelFilter | None:
+            return None if document is None else parse(document, at=f"{at}.{path}", most=most)
+
+        return Rule(
+            id=self.id,
+            query=None if self.when is None else self.when.query,
+            match=None if self.when is None else self.when.match,
+            filter=parsed(self.filter, "filter"),
+            hide=tuple(dict.fromkeys(hide)),
+            pins=tuple(Pin(id=pin.id, position=pin.position) for pin in pins),
+            boost=None
+            if boost is None
+            else Boost(
+                factor=max(boost.factor, SMALLEST_WEIGHT),
+                labels=tuple(dict.fromkeys(boost.labels or ())),
+                filter=parsed(boost.filter, "then.boost.filter"),
+            ),
+            starts_at=unix_seconds(self.starts_at),
+            expires_at=unix_seconds(self.expires_at),
+        )
+
+    def _consequences(self) -> tuple[list[str], list[PinBody], BoostBody | None]:
+        """Return what the rule hides, pins and boosts."""
+        if self.then is None:
+            return [], [], None
+        return self.then.hide or [], self.then.pin or [], self.then.boost
+
+
+def _refuse_twice(what: str, pinned: Sequence[str | int]) -> None:
+    counts = Counter(pinned)
+    twice = [one for one, count in counts.items() if count > 1]
+    if twice:
+        raise ValueError(f"pins the {what} {echoed(str(twice[0]))} twice")
+
+
+class RulesBody(StrictModel):
+    """The body of POST /rules."""
+
+    rules: list[Any] = Field(description="Rules to create or replace, each id at most once.")
 
 
 class ItemBody(StrictModel):
@@ -511,9 +671,32 @@ class RequestModels:
         instances = _bounded(list[instance], MaxLen(limits.instances))
         self.instances = limited(InstancesBody, "InstancesRequest", instances=instances)
         limit = Field(
-            min(100, limits.page), ge=1, le=limits.page, description="The most labels on the page."
+            min(100, limits.page), ge=1, le=limits.page, description="The most entries on the page."
         )
         self.page = create_model("Page", __base__=Page, limit=(int, limit))
+        self.label_page = create_model("LabelPage", __base__=FilteredPage, limit=(int, limit))
+        named = _bounded(list[known_id], MaxLen(limits.rule_labels))
+        pin: Any = limited(PinBody, "Pin", id=known_id, position=_bounded(int, Le(limits.top_k)))
+        pins = _bounded(list[pin], MaxLen(limits.rule_labels))
+        group = _bounded(dict[str, Any], MaxLen(len(GROUPS))) | None
+        boost: Any = limited(BoostBody, "Boost", labels=named | None, filter=group)
+        then: Any = limited(
+            ThenBody, "Then", hide=named | None, pin=pins | None, boost=boost | None
+        )
+        words: Any = _bounded(text, AfterValidator(_has_words))
+        when: Any = limited(WhenBody, "When", query=words)
+        rule: Any = limited(
+            RuleBody,
+            "Rule",
+            id=text,
+            when=when | None,
+            filter=group,
+            then=then | None,
+            **dates,
+        )
+        self.rules = limited(
+            RulesBody, "RulesRequest", rules=_bounded(list[rule], Len(1, limits.rules), distinct)
+        )
         item: Any = limited(ItemBody, "Item", id=text | None, text=text)
         items = _bounded(list[item], Len(1, limits.labels), distinct)
         self.items = limited(ItemsBody, "ItemsRequest", items=items)

@@ -189,13 +189,15 @@ def label_answer(label: Label) -> LabelAnswer:
         "version": label.version,
     }
     if label.starts_at is not None:
-        answer["starts_at"] = _date(label.starts_at)
+        answer["starts_at"] = date_answer(label.starts_at)
     if label.expires_at is not None:
-        answer["expires_at"] = _date(label.expires_at)
+        answer["expires_at"] = date_answer(label.expires_at)
+    if label.boost != 1.0:
+        answer["boost"] = label.boost
     return answer
 
 
-def _date(unix_seconds: float) -> str:
+def date_answer(unix_seconds: float) -> str:
     """Return a time as RFC 3339 in UTC."""
     return datetime.fromtimestamp(unix_seconds, UTC).isoformat().replace("+00:00", "Z")
 
@@ -229,6 +231,7 @@ def _size(prediction: Prediction, explain: bool) -> int:
         FUSED_ITEM_BYTES + len(item.id.encode()) + len(item.text.encode())
         for item in prediction.items or ()
     )
+    size += sum(4 + len(one) for one in (*prediction.rules, *prediction.without_rules))
     for keyword in prediction.keywords:
         size += KEYWORD_BYTES + len(keyword.id) + len(keyword.text)
         if explain:
@@ -247,6 +250,9 @@ def result_answer(prediction: Prediction, *, explain: bool) -> ResultAnswer:
             {"typed": one.typed, "read": one.read, "rows": one.rows}
             for one in prediction.reading.corrections
         ]
+    if prediction.rules:
+        answer["rules"] = list(prediction.rules)
+        answer["without_rules"] = list(prediction.without_rules)
     if prediction.items is not None:
         answer["items"] = [
             {
@@ -280,6 +286,10 @@ def _keyword(keyword: Keyword, explain: bool, rows: dict[int, EvidenceAnswer]) -
     }
     if keyword.confidence is not None:
         document["confidence"] = keyword.confidence
+    if keyword.boost != 1.0:
+        document["boost"] = keyword.boost
+    if keyword.pinned:
+        document["pinned"] = True
     if explain:
         if keyword.votes is not None:
             document["votes"] = keyword.votes

@@ -21,6 +21,7 @@
 |                                 | posted as clicks, so that a repeated click replaces its row|
 | `labels/ids.*`, `labels/texts.*`| label ids (with lookup) and texts                          |
 | `labels/details.*`              | in snapshots: queries, metadata, ... see `label_details`   |
+| `rules.json`                    | in snapshots: the rules, see `rules`                       |
 | `words/*`                       | the lexical index of all rows, see `word_files`            |
 | `novel/*`                       | optional: IRENE's combiner and classifiers, `irene_files`  |
 | `items/*`                       | optional: items that queries attend to, `item_files`       |
@@ -37,6 +38,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from service.core.bundle import irene_files, item_files, manifest, reranker_files, word_files
@@ -59,12 +61,13 @@ from service.core.files.text_store import TextStore
 from service.core.index.devices import ScanDevice
 from service.core.index.protocol import Segment, batches
 from service.core.lexical.word_index import FrozenWords
+from service.core.rules import Rule, from_document
 from service.core.types import Floats, Halves, Indices, Rows
 
 ENCODER, TOKENIZER = "encoder.onnx", "tokenizer.json"
 KEYS, BASE_SEGMENT = "keys.npy", "segments/base.index"
 INDPTR, INDICES, VOTE_WEIGHTS = "values/indptr.npy", "values/indices.npy", "values/weights.npy"
-HUBS = "hubs.npy"
+HUBS, RULES = "hubs.npy", "rules.json"
 INSTANCE_TEXTS, CLICKS = "instances/texts", "instances/clicks.npy"
 LABEL_IDS, LABEL_TEXTS, LABEL_DETAILS = "labels/ids", "labels/texts", "labels/details"
 MOST_VOTE_WEIGHT = 1e9
@@ -94,6 +97,7 @@ class Bundle:
     novel: NovelFiles | None = None
     items: ItemFiles | None = None
     reranker: RerankerFiles | None = None
+    rules: tuple[Rule, ...] = ()
     device: ScanDevice | None = None  # searches the keys and live rows; None: the CPU does
 
     @property
@@ -199,11 +203,20 @@ def open_bundle(folder: Path, *, verify: bool = True, device: ScanDevice | None 
         reranker=None
         if facts.reranker is None
         else reranker_files.read(folder, facts.reranker, verify=verify),
+        rules=_rules(folder / RULES) if RULES in facts.files else (),
         device=device,
     )
     if verify:
         _check_numbers(bundle)
     return bundle
+
+
+def _rules(file: Path) -> tuple[Rule, ...]:
+    """Return the rules of a file; raises `BundleAltered`."""
+    try:
+        return tuple(map(from_document, orjson.loads(file.read_bytes())))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BundleAltered(f"{file} does not hold rules: {error!r}") from error
 
 
 def require_sound(bundle: Bundle) -> None:

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import orjson
 
 from service.core.bundle import irene_files, item_files, manifest, reranker_files, word_files
 from service.core.bundle.bundle import (
@@ -26,6 +27,7 @@ from service.core.bundle.bundle import (
     INDPTR,
     KEYS,
     LABEL_DETAILS,
+    RULES,
     TOKENIZER,
     VOTE_WEIGHTS,
     Bundle,
@@ -53,6 +55,7 @@ from service.core.index.frozen_segment import (
 )
 from service.core.index.libraries import IndexParameters
 from service.core.index.protocol import Progress, RowFilter, Segment
+from service.core.rules import Rule
 from service.core.types import Floats, Halves, Indices, Rows, ScoreKind, Spelling
 
 _RECORDED_LIBRARIES = (
@@ -88,6 +91,7 @@ class BundleContent:
     clicks: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # posted instances
     posted: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # all posted rows
     label_details: Sequence[str] = ()  # [L] texts from `label_details.dump`, or empty
+    rules: Sequence[Rule] = ()
     version: int = 0  # a snapshot's last write: its sequence number
     log: str = ""  # a snapshot's label log: its id
     log_chain: str = ""  # a snapshot's label log: its chain at `version`, hexadecimal
@@ -179,6 +183,8 @@ def write_bundle(
         word_files.write(texts, folder, posted=content.posted)
         if content.label_details:
             text_store.write(folder / LABEL_DETAILS, content.label_details)
+        if content.rules:
+            (folder / RULES).write_bytes(orjson.dumps([rule.document() for rule in content.rules]))
         if content.novel is not None:
             irene_files.write(content.novel, folder)
         if content.items is not None:

@@ -30,6 +30,7 @@ class Details:
     rows: tuple[int, ...] = ()
     starts_at: float | None = None
     expires_at: float | None = None
+    boost: float = 1.0
 
 
 _NONE = Details()
@@ -78,6 +79,8 @@ def dump(details: Details) -> str:
     if details == _NONE:
         return ""
     written = {name: value for name, value in vars(details).items() if value is not None}
+    if details.boost == 1.0:
+        del written["boost"]
     return orjson.dumps(written).decode()
 
 

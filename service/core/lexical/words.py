@@ -109,20 +109,31 @@ class TypedQuery:
     """
 
     def __init__(self, query: str) -> None:
-        """Compare keywords with `query`."""
-        self._wholes, self._pieces = _in_words(query)
-        self._joined = "".join(self._wholes)
+        """Compare keywords with `query`: its words as wholes, and with compounds in pieces."""
+        self.wholes, self.pieces = _in_words(query)
+        self.joined = "".join(self.wholes)
+
+    @property
+    def words(self) -> set[str]:
+        """All words of the query, wholes and pieces."""
+        return {*self.wholes, *self.pieces}
 
     def match(self, keyword: str) -> MatchType:
         """Return how a keyword matches the query."""
         wholes, pieces = _in_words(keyword)
         if not wholes:
             return "broad"
-        if "".join(wholes) == self._joined:
+        if "".join(wholes) == self.joined:
             return "exact"
-        if _in_order(wholes, self._wholes) or _in_order(pieces, self._pieces):
+        if _in_order(wholes, self.wholes) or _in_order(pieces, self.pieces):
             return "phrase"
         return "broad"
+
+    def contains(self, text: str) -> bool:
+        """Return whether all words of `text` are in the query, in any order."""
+        wholes, pieces = _in_words(text)
+        words = self.words
+        return bool(wholes) and (words.issuperset(wholes) or words.issuperset(pieces))
 
 
 def _in_words(text: str) -> tuple[Sequence[str], Sequence[str]]:

@@ -17,9 +17,11 @@ from service.core.changes import (
     Change,
     DeleteItem,
     DeleteLabel,
+    DeleteRule,
     PutInstance,
     PutItem,
     PutLabel,
+    PutRule,
     UseBundle,
 )
 from service.core.items.fusion import fused
@@ -55,13 +57,14 @@ class MemoryLimits:
 class Draft:
     """Applies changes on top of a view; `view` returns the next view.
 
-    `labels`, `ownership`, `items` and `version` reflect all changes so far.
+    `labels`, `ownership`, `items`, `rules` and `version` reflect all changes so far.
     """
 
     def __init__(self, view: View, limits: MemoryLimits) -> None:
         """Start from the content of `view`."""
         self._view, self._limits = view, limits
         self.labels, self.ownership, self.items = view.labels, view.ownership, view.items
+        self.rules = view.rules
         self._pending = PendingRows(view, block_rows=limits.seal_rows)
         self.version, self._item_plans = view.version, view.item_plans
         self._count_spare_deaths()
@@ -78,7 +81,8 @@ class Draft:
         new_items = 0
         if self.items is not None and self._view.items is not None:
             new_items = self.items.live_bytes - self._view.items.live_bytes
-        return self._view.live_bytes + self._pending.size + new_labels + new_items
+        new_rules = self.rules.size - self._view.rules.size
+        return self._view.live_bytes + self._pending.size + new_labels + new_items + new_rules
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Apply changes in the order of the log."""
@@ -112,6 +116,7 @@ class Draft:
             ownership=self.ownership,
             items=self.items,
             item_plans=self._item_plans,
+            rules=self.rules,
         )
 
     @singledispatchmethod
@@ -121,6 +126,14 @@ class Draft:
     @_apply.register
     def _use_bundle(self, change: UseBundle) -> None:
         pass
+
+    @_apply.register
+    def _put_rule(self, change: PutRule) -> None:
+        self.rules = self.rules.put(change.rule)
+
+    @_apply.register
+    def _delete_rule(self, change: DeleteRule) -> None:
+        self.rules = self.rules.delete(change.id)
 
     @_apply.register
     def _put_item(self, change: PutItem) -> None:
@@ -164,6 +177,7 @@ class Draft:
                 version=change.sequence,
                 starts_at=posted.starts_at,
                 expires_at=posted.expires_at,
+                boost=posted.boost,
             )
         )
 

@@ -40,9 +40,10 @@ class Filtered:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Active:
-    """The view that answers from `since` until before `until`, Unix seconds."""
+    """What of the view `of` answers from `since` until before `until`, Unix seconds."""
 
-    made: Filtered
+    of: View
+    made: Filtered | None  # of the active labels; None if no label has dates
     answering: View
     since: float
     until: float
@@ -58,17 +59,23 @@ class FilteredViews:
         self._lock = Lock()
 
     def active(self, view: View, now: float) -> View:
-        """Return `view` without the labels that have not started or have expired at Unix `now`."""
-        fields = view.labels.fields
-        last = self._active
-        if last is not None and last.made.of is view and last.since <= now < last.until:
-            return last.answering
-        active = _in_table(view.labels, fields.active(now, view.labels.columns))
-        made = _narrowed(view, active, None if last is None else last.made)
-        # A search without hidden labels is faster.
-        answering = view if active.sum() == len(view.labels) else made.view
-        until = fields.next_date(now)
-        self._active = _Active(made=made, answering=answering, since=now, until=until)
+        """Return `view` without labels and rules that have not started or expired at Unix `now`."""
+        last, fields, made, answering = self._active, view.labels.fields, None, view
+        if last is not None and last.since <= now < last.until:
+            if last.of is view:
+                return last.answering
+            rules = last.answering.rules if last.of.rules is view.rules else view.rules.active(now)
+        else:
+            rules = view.rules.active(now)
+        if fields.dated:
+            active = _in_table(view.labels, fields.active(now, view.labels.columns))
+            made = _narrowed(view, active, None if last is None else last.made)
+            # A search without hidden labels is faster.
+            answering = view if active.sum() == len(view.labels) else made.view
+        if rules is not view.rules:
+            answering = replace(answering, rules=rules)
+        until = min(fields.next_date(now), view.rules.next_date(now))
+        self._active = _Active(of=view, made=made, answering=answering, since=now, until=until)
         return answering
 
     def of(self, view: View, wanted: LabelFilter) -> View:

@@ -23,7 +23,9 @@ from service.core.memory.label_fields import LabelFields
 from service.core.memory.label_table import LabelTable, bytes_of_label
 from service.core.memory.part import BaseRows, RowPart, bytes_of_row, seal
 from service.core.memory.row_ownership import RowOwnership
+from service.core.memory.rule_table import RuleTable, bytes_of_rule
 from service.core.memory.view import View
+from service.core.rules import Rule
 from service.core.text_identity import IdentityLookup
 from service.core.types import NewInstance, NewItem
 
@@ -54,6 +56,7 @@ class KnowledgeMemory:
             ownership=RowOwnership.of_bundle(bundle),
             items=None if bundle.items is None else ItemMemory.of(bundle.items),
             fusion=None if bundle.items is None else OnnxFusion(bundle.items.fusion),
+            rules=RuleTable.of(bundle.rules),
         )
 
     @property
@@ -66,18 +69,20 @@ class KnowledgeMemory:
         return view if wanted is None else self._filtered.of(view, wanted)
 
     def active(self, view: View, now: float) -> View:
-        """Return one of these views without labels that have not started or have expired.
+        """Return one of these views without labels and rules that have not started or have expired.
 
         `now` is Unix time. What is returned may be filtered further by `only`.
         """
-        return self._filtered.active(view, now) if view.labels.fields.dated else view
+        return self._filtered.active(view, now) if view.dated else view
 
     def draft(self) -> Draft:
         """Return a draft on top of the newest view."""
         return Draft(self._view, self.limits)
 
-    def require_room(self, draft: Draft, items: Sequence[Posted]) -> None:
-        """Raise `MemoryFull` unless `items` fit. Call this before anything is logged."""
+    def require_room(
+        self, draft: Draft, items: Sequence[Posted], rules: Sequence[Rule] = ()
+    ) -> None:
+        """Raise `MemoryFull` unless `items` and `rules` fit. Call it before anything is logged."""
         limits = self.limits
         if draft.live_rows + sum(rows_of(item) for item in items) > limits.live_rows:
             raise MemoryFull(
@@ -85,6 +90,7 @@ class KnowledgeMemory:
                 f" {limits.live_rows} (live_rows)"
             )
         size = sum(bytes_of_item(item, dimension=self._dimension) for item in items)
+        size += sum(map(bytes_of_rule, rules))
         if draft.live_bytes + size > limits.live_bytes:
             raise MemoryFull(
                 f"what was learned takes {draft.live_bytes} bytes of memory, of at most"

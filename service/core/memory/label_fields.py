@@ -1,4 +1,4 @@
-"""Metadata and dates of labels, field by field, so that a filter is applied to all labels at once.
+"""Metadata, dates and boosts of labels, field by field, to apply a filter to all labels at once.
 
 Each label that was written has an entry: the bundle's in one store, the posted ones in another that
 grows. A label that is posted again gets a new entry, and its newest one counts.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from threading import Lock
 
 import numpy as np
@@ -20,7 +20,7 @@ from cachetools import LRUCache
 from service.core.bundle.label_details import Details
 from service.core.growing import Growing
 from service.core.label_filter import COMPARED, Condition, LabelFilter, MetadataValue
-from service.core.types import Bits, Bools, Doubles, Indices, Label
+from service.core.types import Bits, Bools, Doubles, Floats, Indices, Label
 
 _EMPTY = ()  # the value of a field that holds an empty list
 _KEPT_FILTERS = 128  # applied to the bundle's labels, with those of single fields
@@ -101,7 +101,7 @@ class FieldStore:
         """Start without labels."""
         self._columns = Growing(np.int32)
         self._fields: dict[str, _Field] = {}
-        self._starts, self._ends = _Field(), _Field()
+        self._starts, self._ends, self._boosts = _Field(), _Field(), _Field()
 
     @classmethod
     def of(cls, labels: Iterable[tuple[int, Label | Details]]) -> FieldStore:
@@ -120,7 +120,7 @@ class FieldStore:
         """Append the label at `column` as number `entry`, over what a dropped draft left there."""
         if len(self._columns) > entry:
             self._columns.cut(entry)
-            for field in (*self._fields.values(), self._starts, self._ends):
+            for field in (*self._fields.values(), self._starts, self._ends, self._boosts):
                 field.cut(entry)
         for name, value in label.metadata.items():
             self._fields.setdefault(name, _Field()).append(entry, value)
@@ -128,6 +128,8 @@ class FieldStore:
             self._starts.append(entry, label.starts_at)
         if label.expires_at is not None:
             self._ends.append(entry, label.expires_at)
+        if label.boost != 1.0:
+            self._boosts.append(entry, label.boost)
         self._columns.append(column)
 
     def columns(self, entries: int) -> Indices:
@@ -155,6 +157,15 @@ class FieldStore:
             active[of_entries[hides(seconds, now)]] = False
         return active
 
+    def boosts(self, entries: int) -> Floats | None:
+        """Return the boosts of the first entries, [E], or None if all are 1."""
+        of_entries, numbers = self._boosts.numbers(entries)
+        if not len(of_entries):
+            return None
+        boosts = np.ones(entries, np.float32)
+        boosts[of_entries] = numbers
+        return boosts
+
     def next_date(self, now: float, entries: int) -> float:
         """Return the first date of these entries after Unix time `now`, or infinity."""
         later = [dates.numbers(entries)[1] for dates in (self._starts, self._ends)]
@@ -176,6 +187,11 @@ class BundleFields:
         columns = self._store.columns(self._store.entries)
         return slice(len(columns)) if len(columns) and columns[-1] + 1 == len(columns) else columns
 
+    @property
+    def width(self) -> int:
+        """The number behind the last of these columns."""
+        return int(self._store.columns(self._store.entries).max(initial=-1)) + 1
+
     def passing(self, wanted: LabelFilter) -> Bools:
         """Return which of these labels [E] pass."""
         entries = self._store.entries
@@ -186,6 +202,11 @@ class BundleFields:
             with self._lock:
                 self._passing[wanted] = bits
         return np.unpackbits(bits, count=entries).astype(bool)
+
+    @property
+    def boosts(self) -> Floats | None:
+        """The boosts of these labels, [E], or None if all are 1."""
+        return self._store.boosts(self._store.entries)
 
     @property
     def dated(self) -> bool:
@@ -205,19 +226,25 @@ class BundleFields:
 class LabelFields:
     """The metadata of one view's labels: the bundle's, and the first `entries` of those posted.
 
-    `dated` tells whether one of them has, or had, a date.
+    `dated` tells whether one of them has, or had, a date, and `boosted` the same of a boost.
     """
 
     of_bundle: BundleFields
     posted: FieldStore
     entries: int = 0
     dated: bool = False
+    boosted: bool = False
 
     @classmethod
     def of(cls, labels: Iterable[tuple[int, Details]]) -> LabelFields:
         """Return the fields of a bundle's labels, each with its column, ascending."""
         of_bundle = BundleFields(labels)
-        return cls(of_bundle=of_bundle, posted=FieldStore(), dated=of_bundle.dated)
+        return cls(
+            of_bundle=of_bundle,
+            posted=FieldStore(),
+            dated=of_bundle.dated,
+            boosted=of_bundle.boosts is not None,
+        )
 
     def put(self, label: Label, others: Mapping[int, Label]) -> LabelFields:
         """Return the fields with those of a posted label.
@@ -230,8 +257,26 @@ class LabelFields:
             store = FieldStore.of(others.items())
             entries = store.entries
         store.append(entries, label.index, label)
-        dated = self.dated or label.starts_at is not None or label.expires_at is not None
-        return replace(self, posted=store, entries=entries + 1, dated=dated)
+        return replace(
+            self,
+            posted=store,
+            entries=entries + 1,
+            dated=self.dated or label.starts_at is not None or label.expires_at is not None,
+            boosted=self.boosted or label.boost != 1.0,
+        )
+
+    @cached_property
+    def boosts(self) -> Floats | None:
+        """The boosts of labels, or None if all are 1; those at columns beyond the array are 1."""
+        if not self.boosted:
+            return None
+        of_bundle, posted = self.of_bundle.boosts, self.posted.boosts(self.entries)
+        columns = self.posted.columns(self.entries)
+        boosts = np.ones(max(self.of_bundle.width, int(columns.max(initial=-1)) + 1), np.float32)
+        if of_bundle is not None:
+            boosts[self.of_bundle.columns] = of_bundle
+        boosts[columns] = 1.0 if posted is None else posted  # the last entry of a column counts
+        return boosts
 
     def passing(self, wanted: LabelFilter, columns: int) -> Bools:
         """Return the labels [C] that pass a filter, as if none was deleted."""

@@ -7,6 +7,7 @@ the old one. So each view keeps its own labels at little cost.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -22,9 +23,11 @@ from service.core.label_filter import Metadata, metadata_bytes
 from service.core.memory.label_fields import LabelFields
 from service.core.page_cursor import FIRST_PAGE, PageCursor
 from service.core.text_identity import IdentityLookup, free_id, identity
-from service.core.types import Bools, Indices, Label, NewLabel
+from service.core.types import Bools, Floats, Indices, Label, NewLabel
 
 _DELETED = -1
+MOST_BOOST = 1e6  # of one label, after all rules
+_FIRST = 1e30  # a boost beyond all others
 _NO_COLUMNS: Indices = np.zeros(0, np.int32)
 # Estimated bytes of main memory, in addition to the rows.
 BYTES_A_LABEL = 1_100  # the label's object, its identity, and its entries in the maps
@@ -41,8 +44,9 @@ class LabelTable:
     columns are in `column_by_id` by id, and in `identities` by the identity of their text.
     `live_bytes` estimates the main memory that these labels take, without their rows.
 
-    `fields` holds the metadata of all labels. In a table of some labels alone (`only`), `kept` is a
-    bitmap over all columns; other labels seem to be deleted.
+    `fields` holds metadata, dates and boosts of all labels. In a table of some labels alone
+    (`only`), `kept` is a bitmap over all columns; other labels seem to be deleted. `factors` [C]
+    replace the boosts of labels in a table that is `boosted`.
     """
 
     base_ids: TextStore
@@ -57,6 +61,7 @@ class LabelTable:
     live_bytes: int = 0
     fields: LabelFields = field(default_factory=partial(LabelFields.of, ()))
     kept: bytes | None = None
+    factors: Floats | None = None
 
     def __len__(self) -> int:
         """Return the number of labels."""
@@ -72,6 +77,45 @@ class LabelTable:
     def only(self, columns: Bools) -> LabelTable:
         """Return a table of some labels alone, `columns` [C]; none of them was deleted."""
         return replace(self, kept=np.packbits(columns, bitorder="little").tobytes())
+
+    def without(self, columns: Sequence[int]) -> LabelTable:
+        """Return a table in which the labels at these columns seem to be deleted."""
+        table = self
+        if self.kept is None:
+            every = np.ones(self.columns, bool)
+            every[self.deleted] = False
+            table = self.only(every)
+        bits = bytearray(table.kept or b"")
+        for column in columns:
+            bits[column >> 3] &= ~(1 << (column & 7))
+        return replace(table, kept=bytes(bits))
+
+    @property
+    def boosts(self) -> Floats | None:
+        """The factors of scores by which labels are ordered, or None if all are 1.
+
+        A label at a column beyond the array has the factor 1.
+        """
+        return self.fields.boosts if self.factors is None else self.factors
+
+    def boosted(self, columns: Sequence[int] | Bools, factor: float) -> LabelTable:
+        """Return a table in which some labels have a boost that is multiplied by `factor`."""
+        factors = self._own_factors()
+        factors[columns] = np.clip(factors[columns] * factor, 1 / MOST_BOOST, MOST_BOOST)
+        return replace(self, factors=factors)
+
+    def first(self, columns: Sequence[int]) -> LabelTable:
+        """Return a table in which some labels stand before all others that have votes."""
+        factors = self._own_factors()
+        factors[columns] = _FIRST
+        return replace(self, factors=factors)
+
+    def _own_factors(self) -> Floats:
+        """Return a copy of the boosts, [C]."""
+        factors, known = np.ones(self.columns, np.float32), self.boosts
+        if known is not None:
+            factors[: len(known)] = known
+        return factors
 
     def column(self, label_id: str) -> int | None:
         """Return the column of a label id, or None if there is no such label or it was deleted."""
@@ -125,6 +169,7 @@ class LabelTable:
             metadata=label.metadata,
             starts_at=label.starts_at,
             expires_at=label.expires_at,
+            boost=label.boost,
         )
 
     def at(self, column: int) -> Label:
@@ -143,6 +188,7 @@ class LabelTable:
             version=details.version,
             starts_at=details.starts_at,
             expires_at=details.expires_at,
+            boost=details.boost,
         )
 
     def shown_at(self, column: int) -> tuple[str, str, bool, Metadata]:

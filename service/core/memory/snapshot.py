@@ -77,6 +77,7 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
         log=log,
         novel=_novel(view, new_column),
         items=None if view.items is None else view.items.as_files(),
+        rules=sorted(view.rules, key=lambda rule: rule.id),
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
@@ -35,6 +35,7 @@ from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_s
 from service.core.memory.label_table import LabelTable
 from service.core.memory.part import BaseRows, RowPart, Votes, WeightedVotes, joined_weights
 from service.core.memory.row_ownership import RowOwnership
+from service.core.memory.rule_table import RuleTable
 from service.core.types import Bools, Floats, Halves, Indices, RowKind, Rows
 
 
@@ -57,6 +58,7 @@ class View:
     items: ItemMemory | None = None
     fusion: OnnxFusion | None = None
     item_plans: tuple[SegmentPlan, ...] = ()
+    rules: RuleTable = field(default_factory=RuleTable)
     missing_fields: tuple[str, ...] = ()
 
     @property
@@ -86,9 +88,10 @@ class View:
 
     @property
     def live_bytes(self) -> int:
-        """The estimated main memory of rows, labels and items learned since the bundle."""
+        """The estimated main memory of all rules, and of all else learned since the bundle."""
         of_items = 0 if self.items is None else self.items.live_bytes
-        return self.labels.live_bytes + of_items + sum(part.stored_bytes for part in self.parts)
+        of_rows = sum(part.stored_bytes for part in self.parts)
+        return self.labels.live_bytes + of_items + of_rows + self.rules.size
 
     @property
     def dead_rows(self) -> int:
@@ -99,6 +102,11 @@ class View:
     def rows(self) -> int:
         """The number of rows without a tombstone."""
         return self.base_rows + self.live_rows - self.dead_rows
+
+    @property
+    def dated(self) -> bool:
+        """Whether a label or a rule has, or had, a date."""
+        return self.labels.fields.dated or self.rules.dated > 0
 
     def alive_rows(self) -> Rows:
         """Return the numbers of all rows without a tombstone, ascending."""

@@ -112,6 +112,8 @@ def rank_labels(
         group_of_vote=candidate_of_vote,
         groups=len(candidates),
     )
+    if vote_weights is not None:  # negative pairs may push a sum below 0
+        candidates, scores = candidates[scores >= 0], scores[scores >= 0]
     query, label_rank = np.divmod(candidates, max(1, len(order.rank_of_label)))
     best, place = _best(scores, np.bincount(query, minlength=len(rows)), top_k=top_k)
     ranked = RankedLabels(

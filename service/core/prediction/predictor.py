@@ -31,6 +31,7 @@ from service.core.prediction.diversity import maximal_marginal_relevance
 from service.core.prediction.ranking import Ranker, Ranking, open_ranker
 from service.core.prediction.reranking.reranker import Reranker
 from service.core.prediction.scoring import places
+from service.core.prediction.steering import Only, Steering, narrowed, steering_of
 from service.core.types import (
     Answer,
     Evidence,
@@ -165,17 +166,20 @@ class Predictor:
         ranker: Ranker | None = None,
         reranker: Reranker | None = None,
         confidence: Mapping[ScoreKind, Confidence] | None = None,
+        only: Only = narrowed,
     ) -> None:
         """Predict at temperature `tau`; `cache` keeps the vectors of recent queries.
 
         `ranker` counts the votes of retrieved keys. By default it is the compiled code, if that was
         built. `reranker` and `confidence`, by kind of score, are the bundle's, if it has them.
+        `only` applies the filters of rules.
         """
         self._encoder = encoder
         self._tau = tau
         self._cache = cache or QueryCache(0)
         self._ranker = ranker or open_ranker()
         self._reranker, self._confidence = reranker, confidence or {}
+        self._only = only
 
     def predict(self, view: View, queries: Sequence[str], options: PredictOptions) -> Answer:
         """Answer `queries` from `view`, with texts and, on request, evidence."""
@@ -209,6 +213,7 @@ class Predictor:
                 keywords=self.keywords(view, reading, ranking, options),
                 items=items[place],
                 score_kind=ranking.score_kind,
+                **explained_rules(view, ranking, options),
             )
             for reading, place, ranking in zip(
                 searched.readings, searched.places, rankings, strict=True
@@ -338,15 +343,62 @@ class Predictor:
         """Yield the best labels of each query, ranked by votes, or by the reranker if requested.
 
         Those of less than `min_confidence` are left out. With `diversity`, labels that are like
-        better ones come later.
+        better ones come later. Rules of the view act on each query alone.
         """
+        if not len(view.rules):
+            yield from self._ranked(view, searched, options, watch)
+            return
+        for place, reading in enumerate(searched.readings):
+            steering = steering_of(view, reading, self._only)
+            of_query = searched.part(slice(place, place + 1))
+            if steering is None:
+                yield from self._ranked(view, of_query, options, watch)
+                continue
+            if options.explain:
+                [without] = self._ranked(view, of_query, options, watch)
+                steering = replace(steering, without=without.columns)
+            yield self._steered(steering, of_query, options, watch)
+
+    def _steered(
+        self, steering: Steering, searched: Searched, options: PredictOptions, watch: Stopwatch
+    ) -> Ranking:
+        """Return the ranking of one query on which rules act."""
+        view, pins = steering.view, steering.pins
+        if steering.filtered:
+            searched = self.search(view, [tuple(searched.readings)], searched.vectors, options)
+        if not pins:
+            [ranking] = self._ranked(view, searched, options, watch)
+            return ranking._replace(steering=steering)
+        # All are ranked together, so that pinned labels have their own scores and confidences.
+        top_k = max(options.top_k, MOST_DIVERSE) if options.diversity else options.top_k
+        wide = replace(options, top_k=top_k + len(pins), diversity=0.0, min_confidence=0.0)
+        pinned = view.labels.first(list(pins.values()))
+        [ranking] = self._ranked(replace(view, labels=pinned), searched, wide, watch)
+        ranking = ranking.with_boosts(view.labels.boosts)
+        others = _confident_enough(ranking.without(pins.values()), options.min_confidence)
+        if options.diversity:
+            others = _diverse(view, others, options)
+        if options.match is not None:
+            query = TypedQuery(searched.readings[0].text)
+            pins = {
+                position: column
+                for position, column in pins.items()
+                if query.match(view.labels.text_at(column)) in options.match
+            }
+        ranking = ranking.with_pins(pins, others.columns, count=options.top_k)
+        return ranking._replace(steering=steering)
+
+    def _ranked(
+        self, view: View, searched: Searched, options: PredictOptions, watch: Stopwatch
+    ) -> Iterator[Ranking]:
+        """Yield what `rank` does, without rules."""
         if options.diversity:
             most = replace(options, top_k=max(options.top_k, MOST_DIVERSE), diversity=0.0)
-            for ranking in self.rank(view, searched, most, watch):
+            for ranking in self._ranked(view, searched, most, watch):
                 yield _diverse(view, ranking, options)
             return
-        ranked = self._reranked(view, searched, options, watch)
-        for reading, ranking in zip(searched.readings, ranked, strict=True):
+        reranked = self._reranked(view, searched, options, watch)
+        for reading, ranking in zip(searched.readings, reranked, strict=True):
             yield self._confident(view, reading, ranking, options)
 
     def _confident(
@@ -356,13 +408,13 @@ class Predictor:
         confidence = self._confidence.get(ranking.score_kind)
         if confidence is None or not ranking.columns:
             return ranking
-        features = features_of(view, reading, ranking)
-        confidences = confidence.of(features)
-        ranking = ranking._replace(confidences=confidences.tolist())
-        if not options.min_confidence:
-            return ranking
-        count = np.count_nonzero(confidences >= options.min_confidence)  # they never rise
-        return ranking.only(range(count))
+        by_score = ranking.by_score()
+        confidences = confidence.of(features_of(view, reading, by_score)).tolist()
+        if by_score is not ranking:
+            of_place = dict(zip(by_score.places, confidences, strict=True))
+            confidences = [of_place[place] for place in ranking.places]
+        ranking = ranking._replace(confidences=confidences)
+        return _confident_enough(ranking, options.min_confidence)
 
     def _reranked(
         self, view: View, searched: Searched, options: PredictOptions, watch: Stopwatch
@@ -372,12 +424,15 @@ class Predictor:
             yield from self._vote(view, searched, options)
             return
         first = self._vote(view, searched, replace(options, top_k=max(top_k, options.candidates)))
+        boosts = view.labels.boosts
         for reading, vector, ranking in zip(
             searched.readings, searched.vectors, first, strict=True
         ):
             with watch.stage("rerank"):
-                ranking = reranker.rerank(view, reading.text, vector, ranking, top_k=top_k)
-            yield ranking
+                count = top_k if boosts is None else len(ranking.columns)
+                by_score = ranking.by_score()
+                ranking = reranker.rerank(view, reading.text, vector, by_score, top_k=count)
+            yield ranking.boosted(boosts).first(top_k)
 
     def _vote(self, view: View, searched: Searched, options: PredictOptions) -> Iterator[Ranking]:
         voted = options if options.match is None else replace(options, top_k=MOST_TYPED)
@@ -396,7 +451,9 @@ class Predictor:
         self, view: View, reading: Reading, ranking: Ranking, options: PredictOptions
     ) -> tuple[Keyword, ...]:
         """Return the labels of a ranking, with the fields that an answer shows."""
-        query = TypedQuery(reading.text)
+        query, pinned = TypedQuery(reading.text), ranking.pinned
+        if ranking.steering is not None:
+            view = ranking.steering.view
         explanations: Iterable[tuple[Evidence, ...]] = repeat(())
         if options.explain:
             kind = voting_kind(options.memorization)
@@ -404,8 +461,10 @@ class Predictor:
         keywords = []
         all_votes: Iterable[float | None] = ranking.votes or repeat(None)
         confidences: Iterable[float | None] = ranking.confidences or repeat(None)
-        for column, score, votes, confidence, explanation in zip(
-            ranking.columns, ranking.scores, all_votes, confidences, explanations, strict=False
+        boosts: Iterable[float] = ranking.boosts or repeat(1.0)
+        for column, score, votes, confidence, boost, explanation in zip(
+            *(ranking.columns, ranking.scores, all_votes, confidences, boosts, explanations),
+            strict=False,
         ):
             label_id, text, novel, metadata = view.labels.shown_at(column)
             keywords.append(
@@ -419,9 +478,32 @@ class Predictor:
                     metadata=metadata,
                     evidence=explanation,
                     votes=votes,
+                    boost=boost,
+                    pinned=column in pinned,
                 )
             )
         return tuple(keywords)
+
+
+def explained_rules(
+    view: View, ranking: Ranking, options: PredictOptions
+) -> dict[str, tuple[str, ...]]:
+    """Return the fields of a `Prediction` that explain rules."""
+    steering = ranking.steering
+    if steering is None or not options.explain:
+        return {}
+    return {
+        "rules": tuple(rule.id for rule in steering.rules),
+        "without_rules": tuple(map(view.labels.id_at, steering.without)),
+    }
+
+
+def _confident_enough(ranking: Ranking, least: float) -> Ranking:
+    """Return the labels of at least this confidence; all, if they have none."""
+    if not least or ranking.confidences is None:
+        return ranking
+    confident = enumerate(ranking.confidences)
+    return ranking.only([place for place, of in confident if of is not None and of >= least])
 
 
 def _of_types(view: View, reading: Reading, ranking: Ranking, options: PredictOptions) -> Ranking:
@@ -444,6 +526,8 @@ def _diverse(view: View, ranking: Ranking, options: PredictOptions) -> Ranking:
     """Return the `top_k` labels of a ranking by their maximal marginal relevance."""
     keys = view.label_keys(np.array(ranking.columns, np.int64)).astype(np.float32)
     scores = np.array(ranking.scores, np.float64)
+    if ranking.boosts is not None:
+        scores *= np.array(ranking.boosts)
     return ranking.only(
         maximal_marginal_relevance(scores, keys, diversity=options.diversity, count=options.top_k)
     )

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,6 +31,7 @@ from service.core.prediction.scoring import (
     retriever_distribution,
     value_weights,
 )
+from service.core.prediction.steering import Steering
 from service.core.types import Doubles, Floats, PredictOptions, Rows, ScoreKind
 
 LIBRARY = Path(__file__).with_name("libvotes.so")
@@ -49,7 +50,9 @@ class Ranking(NamedTuple):
     `similarities` [b] and `weights` [b] (after Eq. 4) describe the keys that voted. Scores are sums
     of votes (Eq. 7). After reranking, scores are probabilities, and `votes` [k] are the sums.
     `places` [k] are the labels' places by score, from 0, before some were left out, and
-    `best_score` was the first one's. `confidences` [k] are None if the bundle has none.
+    `best_score` was the first one's. `confidences` [k] are None if the bundle has none. If the
+    table has `boosts` [k], labels are in the order of score times boost. `steering` is there if
+    rules act on the query.
     """
 
     columns: Sequence[int]
@@ -60,23 +63,83 @@ class Ranking(NamedTuple):
     places: Sequence[int]
     best_score: float
     votes: Sequence[float] | None = None
-    confidences: Sequence[float] | None = None
+    confidences: Sequence[float | None] | None = None
+    boosts: Sequence[float] | None = None
+    steering: Steering | None = None
 
     @property
     def score_kind(self) -> ScoreKind:
         """Whether the scores are sums of votes or probabilities."""
         return "votes" if self.votes is None else "probability"
 
+    @property
+    def pinned(self) -> frozenset[int]:
+        """The columns of pinned labels."""
+        return frozenset() if self.steering is None else frozenset(self.steering.pins.values())
+
     def only(self, places: Sequence[int]) -> Ranking:
         """Return the labels at some places, in this order."""
-        votes, confidences = self.votes, self.confidences
+        votes, confidences, boosts = self.votes, self.confidences, self.boosts
         return self._replace(
             columns=[self.columns[place] for place in places],
             scores=[self.scores[place] for place in places],
             places=[self.places[place] for place in places],
             votes=None if votes is None else [votes[place] for place in places],
             confidences=None if confidences is None else [confidences[one] for one in places],
+            boosts=None if boosts is None else [boosts[place] for place in places],
         )
+
+    def first(self, count: int) -> Ranking:
+        """Return the first `count` labels."""
+        return self if len(self.columns) <= count else self.only(range(count))
+
+    def without(self, columns: Collection[int]) -> Ranking:
+        """Return the labels that are not at these columns."""
+        return self.only([place for place, one in enumerate(self.columns) if one not in columns])
+
+    def by_score(self) -> Ranking:
+        """Return the labels in the order of their scores alone."""
+        if self.boosts is None:
+            return self
+        return self.only(sorted(range(len(self.places)), key=self.places.__getitem__))
+
+    def boosted(self, boosts: Floats | None) -> Ranking:
+        """Return labels that are in the order of their scores, in the order of score times boost.
+
+        `boosts` are those of a `LabelTable`. Labels that tie stay in the order of their scores.
+        """
+        if boosts is None:
+            return self
+        own = boosts_of(self.columns, boosts)
+        ranked = [score * boost for score, boost in zip(self.scores, own, strict=True)]
+        order = sorted(range(len(ranked)), key=lambda place: -ranked[place])
+        return self._replace(boosts=own).only(order)
+
+    def with_boosts(self, boosts: Floats | None) -> Ranking:
+        """Return the ranking with other boosts of a `LabelTable`, in the same order."""
+        return self._replace(boosts=None if boosts is None else boosts_of(self.columns, boosts))
+
+    def with_pins(self, pins: Mapping[int, int], others: Sequence[int], *, count: int) -> Ranking:
+        """Return the columns `others`, among which pinned ones stand at their positions, from 0.
+
+        A pinned label that is not in this ranking has no votes. At most `count` are returned.
+        """
+        missing = [column for column in pins.values() if column not in self.columns]
+        fill = len(missing)
+        votes, confidences, boosts = self.votes, self.confidences, self.boosts
+        whole = self._replace(
+            columns=[*self.columns, *missing],
+            scores=[*self.scores, *[0.0] * fill],
+            places=[*self.places, *[len(self.columns)] * fill],
+            votes=None if votes is None else [*votes, *[0.0] * fill],
+            confidences=None if confidences is None else [*confidences, *[None] * fill],
+            boosts=None if boosts is None else [*boosts, *[1.0] * fill],
+        )
+        order = list(others)
+        for position in sorted(pins):
+            order.insert(position, pins[position])
+        place_of = {column: place for place, column in enumerate(whole.columns)}
+        return whole.only([place_of[column] for column in order[:count]])
 
 
 class NumpyRanker:
@@ -108,10 +171,14 @@ class NumpyRanker:
             votes_per_key=votes_per_key,
             vote_weights=vote_weights,
         )
-        best = best_candidates(scores=scores, top_k=options.top_k)
-        best_columns, best_scores = in_order(
-            columns[best].tolist(), scores[best].tolist(), labels=view.labels, top_k=options.top_k
-        )
+        if vote_weights is not None:
+            columns, scores = columns[scores >= 0], scores[scores >= 0]
+        ranked, boosts = scores, view.labels.boosts
+        if boosts is not None:
+            ranked = scores * np.array(boosts_of(columns.tolist(), boosts))
+        best = best_candidates(scores=ranked, top_k=options.top_k)
+        found = columns[best].tolist(), scores[best].tolist()
+        best_columns, best_scores = _best(*found, labels=view.labels, top_k=options.top_k)
         return Ranking(
             columns=best_columns,
             scores=best_scores,
@@ -120,7 +187,7 @@ class NumpyRanker:
             weights=weights,
             places=range(len(best_scores)),
             best_score=max(best_scores, default=0.0),
-        )
+        ).boosted(boosts)
 
 
 class _Values(ctypes.Structure):
@@ -160,7 +227,7 @@ class CompiledRanker:
 
         Raises `OSError` if it was not built, and `AttributeError` if another version was built.
         """
-        self._best = ctypes.PyDLL(str(LIBRARY)).best_kept_labels
+        self._best = ctypes.PyDLL(str(LIBRARY)).best_boosted_labels
         self._best.restype = ctypes.c_int64
         pointer, integer, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
         self._best.argtypes = [
@@ -170,6 +237,7 @@ class CompiledRanker:
             *(pointer, pointer, integer),  # the columns that learned rows vote for, weights or NULL
             *(pointer, integer),  # deleted columns
             *(pointer, integer),  # bitmap of the only columns that count, or NULL; its bits
+            *(pointer, integer),  # factors of the first columns or NULL, their number
             *(integer, integer),  # top_k, room
             *(pointer, pointer, pointer),  # written: columns, scores, weights
         ]
@@ -192,11 +260,12 @@ class CompiledRanker:
             np.exp(exponentials, out=exponentials)
         keys = _bytes(rows, np.int64), b, exponentials.tobytes(), np.add.reduce(exponentials)
         deleted = view.labels.deleted
-        kept = view.labels.kept
+        kept, boosts = view.labels.kept, view.labels.boosts
         others = (
             *_learned(view, rows),
             *(_bytes(deleted, np.int32), len(deleted)),
             *(kept, 0 if kept is None else 8 * len(kept)),
+            *((None, 0) if boosts is None else (boosts.ctypes.data, len(boosts))),
         )
         matrix, weights = self._values(view.bundle), (ctypes.c_double * b)()
         room = top_k + _ROOM_FOR_TIES
@@ -213,7 +282,7 @@ class CompiledRanker:
             if found <= room:
                 break
             room = found
-        best_columns, best_scores = in_order(
+        best_columns, best_scores = _best(
             columns[:found], scores[:found], labels=view.labels, top_k=top_k
         )
         return Ranking(
@@ -224,7 +293,7 @@ class CompiledRanker:
             weights=np.frombuffer(memoryview(weights), np.float64),
             places=range(len(best_scores)),
             best_score=max(best_scores, default=0.0),
-        )
+        ).boosted(boosts)
 
     def _values(self, bundle: Bundle) -> _BundleValues:
         last = self._last
@@ -275,6 +344,26 @@ def in_order(
         for column, score in zip(columns, scores, strict=True)
     )[:top_k]
     return [column for _, _, column in candidates], [-score for score, _, _ in candidates]
+
+
+def boosts_of(columns: Sequence[int], boosts: Floats) -> list[float]:
+    """Return the boosts [k] of labels at `columns` [k]; those beyond the array [C] are 1."""
+    count = len(boosts)
+    return [float(boosts[column]) if column < count else 1.0 for column in columns]
+
+
+def _best(
+    columns: Sequence[int], scores: Sequence[float], *, labels: LabelTable, top_k: int
+) -> tuple[Sequence[int], Sequence[float]]:
+    """Return the `top_k` best columns by score times boost, and their scores, by the scores."""
+    boosts = labels.boosts
+    if boosts is not None:
+        score_of = dict(zip(columns, scores, strict=True))
+        own = boosts_of(columns, boosts)
+        ranked = [score * boost for score, boost in zip(scores, own, strict=True)]
+        columns, _ = in_order(columns, ranked, labels=labels, top_k=top_k)
+        scores = [score_of[column] for column in columns]
+    return in_order(columns, scores, labels=labels, top_k=top_k)
 
 
 def _learned(view: View, rows: Rows) -> tuple[bytes | int | None, ...]:

@@ -175,17 +175,20 @@ static int is_set(const uint8_t *bitmap, int64_t bits, int32_t label)
 }
 
 /* Remove the candidates of deleted labels and, unless `only` is NULL, of labels that are not in
- * this bitmap; the others keep their order. */
-static void drop_deleted(Candidates *candidates, const int32_t *deleted, int64_t count,
-                         const uint8_t *only, int64_t bits)
+ * this bitmap, and if votes may weigh less than 0, those whose sum is below 0; the others keep
+ * their order. */
+static void drop_others(Candidates *candidates, const int32_t *deleted, int64_t count,
+                        const uint8_t *only, int64_t bits, int weighted)
 {
     int64_t kept = 0;
 
-    if (count == 0 && only == NULL)
+    if (count == 0 && only == NULL && !weighted)
         return;
     for (int64_t place = 0; place < candidates->count; place++) {
         int32_t label = candidates->labels[place];
         if (only == NULL ? is_deleted(label, deleted, count) : !is_set(only, bits, label))
+            continue;
+        if (candidates->scores[place] < 0.0)
             continue;
         candidates->labels[kept] = candidates->labels[place];
         candidates->scores[kept++] = candidates->scores[place];
@@ -209,28 +212,47 @@ static void replace_smallest(double *heap, int64_t size, double score)
     heap[parent] = score;
 }
 
-/* Return the top_k-th largest of more than top_k scores; `heap` has room for top_k numbers. */
-static double smallest_kept(const Candidates *candidates, int64_t top_k, double *heap)
+/* The factors of labels; a label beyond the last one has the factor 1. */
+typedef struct {
+    const float *factors; /* [count] */
+    int64_t count;
+} Boosts;
+
+/* Return the score of a candidate times the factor of its label, by which labels are ordered. */
+static double boosted(const Candidates *candidates, const Boosts *boosts, int64_t place)
+{
+    int32_t label = candidates->labels[place];
+    double score = candidates->scores[place];
+
+    return label < boosts->count ? score * boosts->factors[label] : score;
+}
+
+/* Return the top_k-th largest of more than top_k boosted scores; `heap` has room for top_k
+ * numbers. */
+static double smallest_kept(const Candidates *candidates, const Boosts *boosts, int64_t top_k,
+                            double *heap)
 {
     for (int64_t place = 0; place < top_k; place++)
-        heap[place] = -1.0; /* below every score, because scores are sums of weights */
-    for (int64_t place = 0; place < candidates->count; place++)
-        if (candidates->scores[place] > heap[0])
-            replace_smallest(heap, top_k, candidates->scores[place]);
+        heap[place] = -1.0; /* below every score that is kept */
+    for (int64_t place = 0; place < candidates->count; place++) {
+        double score = boosted(candidates, boosts, place);
+        if (score > heap[0])
+            replace_smallest(heap, top_k, score);
+    }
     return heap[0];
 }
 
-/* Move the labels with the top_k highest scores to the front, and all that tie with the last one.
- * Return how many labels these are. `heap` has room for top_k numbers. */
-static int64_t keep_best(Candidates *candidates, int64_t top_k, double *heap)
+/* Move the labels with the top_k highest boosted scores to the front, and all that tie with the
+ * last one. Return how many labels these are. `heap` has room for top_k numbers. */
+static int64_t keep_best(Candidates *candidates, const Boosts *boosts, int64_t top_k, double *heap)
 {
     double threshold = -1.0;
     int64_t kept = 0;
 
     if (candidates->count > top_k)
-        threshold = smallest_kept(candidates, top_k, heap);
+        threshold = smallest_kept(candidates, boosts, top_k, heap);
     for (int64_t place = 0; place < candidates->count; place++) {
-        if (candidates->scores[place] < threshold)
+        if (boosted(candidates, boosts, place) < threshold)
             continue;
         candidates->labels[kept] = candidates->labels[place];
         candidates->scores[kept++] = candidates->scores[place];
@@ -241,19 +263,22 @@ static int64_t keep_best(Candidates *candidates, int64_t top_k, double *heap)
 /* See `CompiledRanker` in ranking.py. No deleted label is in `only`. Writes the weights [b] of the
  * keys, and at most `room` labels and scores. Returns the number of these labels, OUT_OF_MEMORY, or
  * OUT_OF_RANGE if a row or its votes are outside the matrix. */
-int64_t best_kept_labels(const Values *values, const int64_t *rows, int64_t b,
-                         const double *exponentials, double total, double memorization,
-                         const int64_t *learned_counts, const uint8_t *learned_is_instance,
-                         int64_t learned_keys, const int32_t *learned_indices,
-                         const float *learned_weights, int64_t learned_entries,
-                         const int32_t *deleted, int64_t deleted_count, const uint8_t *only,
-                         int64_t only_bits, int64_t top_k, int64_t room, int32_t *labels,
-                         double *scores, double *weights)
+int64_t best_boosted_labels(const Values *values, const int64_t *rows, int64_t b,
+                            const double *exponentials, double total, double memorization,
+                            const int64_t *learned_counts, const uint8_t *learned_is_instance,
+                            int64_t learned_keys, const int32_t *learned_indices,
+                            const float *learned_weights, int64_t learned_entries,
+                            const int32_t *deleted, int64_t deleted_count, const uint8_t *only,
+                            int64_t only_bits, const float *factors, int64_t factor_count,
+                            int64_t top_k, int64_t room, int32_t *labels, double *scores,
+                            double *weights)
 {
     Learned learned = {learned_keys,    learned_entries, learned_counts,
                        learned_indices, learned_weights, learned_is_instance};
     Softmax softmax = {exponentials, total, memorization};
     Candidates candidates = {.count = 0, .bits = 4};
+    Boosts boosts = {factors, factor_count};
+    int weighted = values->weights != NULL || learned_weights != NULL;
     int64_t kept, v = count_votes(values, &learned, rows, b);
     size_t slots;
     double *memory;
@@ -274,8 +299,8 @@ int64_t best_kept_labels(const Values *values, const int64_t *rows, int64_t b,
     memset(candidates.place_at_slot, 0xFF, slots * sizeof(int32_t));
 
     sum_votes(&candidates, values, &learned, rows, b, &softmax, weights);
-    drop_deleted(&candidates, deleted, deleted_count, only, only_bits);
-    kept = keep_best(&candidates, top_k, memory + v);
+    drop_others(&candidates, deleted, deleted_count, only, only_bits, weighted);
+    kept = keep_best(&candidates, &boosts, top_k, memory + v);
     for (int64_t place = 0; place < kept && place < room; place++) {
         labels[place] = candidates.labels[place];
         scores[place] = candidates.scores[place];

@@ -278,7 +278,7 @@ def _encode_and_search(
 def _filtered(task: QueryTask, watch: Stopwatch) -> QueryTask:
     """Return the task with a view of the labels alone that are active and pass its filter."""
     memory, wanted = task.request.loaded.memory, task.request.options.filter
-    if wanted is None and not task.view.labels.fields.dated:
+    if wanted is None and not task.view.dated:
         return task
     with watch.stage("filter"):
         return replace(task, view=memory.only(memory.active(task.view, time()), wanted))

@@ -28,7 +28,8 @@ class LabelMerge:
     """A change of the label `id`.
 
     `text` replaces the label's text unless it is None. `queries` are added. `metadata` replaces
-    single entries; None removes an entry. So do `dates` with `starts_at` and `expires_at`.
+    single entries; None removes an entry. So do `dates` with `starts_at` and `expires_at`. `boost`
+    replaces the label's boost unless it is None.
     """
 
     id: str
@@ -36,6 +37,7 @@ class LabelMerge:
     queries: tuple[str, ...] = ()
     metadata: Mapping[str, MetadataValue | None] = field(default_factory=dict)
     dates: Mapping[str, float | None] = field(default_factory=dict)
+    boost: float | None = None
 
     def into(self, label: NewLabel, limits: Limits) -> NewLabel:
         """Return the merged label; raises `InvalidInput` if it grows beyond `limits`."""
@@ -45,7 +47,9 @@ class LabelMerge:
             text=label.text if self.text is None else self.text,
             queries=tuple(dict.fromkeys((*label.queries, *self.queries))),
             metadata={name: value for name, value in entries.items() if value is not None},
-            **{"starts_at": label.starts_at, "expires_at": label.expires_at, **self.dates},
+            starts_at=self.dates.get("starts_at", label.starts_at),
+            expires_at=self.dates.get("expires_at", label.expires_at),
+            boost=label.boost if self.boost is None else self.boost,
         )
         _require_order(merged)
         _require_allowed(label, merged, limits)

@@ -6,7 +6,7 @@ to the writer; `Written` is its result, which the label log keeps with an idempo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import astuple, dataclass, field, replace
 from itertools import compress, islice
@@ -17,10 +17,12 @@ from service.core.changes import (
     Change,
     DeleteItem,
     DeleteLabel,
+    DeleteRule,
     Posted,
     PutInstance,
     PutItem,
     PutLabel,
+    PutRule,
     rows_of,
 )
 from service.core.encoding.representer import EncodedItem, Neighbour
@@ -29,6 +31,7 @@ from service.core.items.item_memory import ItemMemory
 from service.core.memory.draft import Draft
 from service.core.memory.label_table import LabelTable
 from service.core.replay import texts_of
+from service.core.rules import Rule
 from service.core.types import NewInstance, NewItem, NewLabel
 from service.engine.loaded_bundle import LoadedBundle
 
@@ -53,7 +56,7 @@ class Written:
     """The memory version that holds a request's writes, and each item's result."""
 
     version: int
-    labels: tuple[WrittenLabel, ...] = ()  # or items of the item memory
+    labels: tuple[WrittenLabel, ...] = ()  # or items of the item memory, or rules
     accepted: int = 0  # number of accepted instances
     left_out: tuple[LeftOut, ...] = ()  # unknown labels of instances
 
@@ -109,9 +112,9 @@ class Commit:
         """The sequence number of the next change."""
         return self.draft.version + 1
 
-    def require_room(self, items: Sequence[Posted]) -> None:
-        """Raise `MemoryFull` unless `items` fit."""
-        self._memory.require_room(self.draft, items)
+    def require_room(self, items: Sequence[Posted], rules: Sequence[Rule] = ()) -> None:
+        """Raise `MemoryFull` unless `items` and `rules` fit."""
+        self._memory.require_room(self.draft, items, rules)
 
     def put_label(self, label: NewLabel, encoded: EncodedItem | None) -> tuple[Neighbour, ...]:
         """Create or replace a label, and encode it here if `encoded` is None.
@@ -287,12 +290,20 @@ class LabelsKnown(KeymatchError):
 
 def require_labels(instances: Sequence[NewInstance], table: LabelTable) -> None:
     """Raise `UnknownLabels` for the first `NAMED_LABELS` that do not exist."""
-    unknown = (
-        (f"instances.{place}.labels.{position}", f"no label has the id {echoed(label_id)}")
+    _refuse(
+        (f"instances.{place}.labels.{position}", _no_label(label_id))
         for place, instance in enumerate(instances)
         for position, label_id in enumerate(instance.labels)
         if table.column(label_id) is None
     )
+
+
+def _no_label(label_id: str) -> str:
+    return f"no label has the id {echoed(label_id)}"
+
+
+def _refuse(unknown: Iterable[tuple[str, str]]) -> None:
+    """Raise `UnknownLabels` for the first `NAMED_LABELS` of these paths and messages, if any."""
     named = list(islice(unknown, NAMED_LABELS))
     if named:
         raise UnknownLabels(named)
@@ -362,17 +373,53 @@ class PostItems:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeleteOne:
-    """Delete the label or item with this id; `change` is the class of the change."""
+class PostRules:
+    """Create or replace rules, in order."""
 
-    change: type[DeleteLabel | DeleteItem]
+    rules: tuple[Rule, ...]
+    items: Sequence[Posted] = ()
+
+    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
+        """Add the rules that change something.
+
+        Raises `UnknownLabels` for labels that the rules name and that do not exist, and
+        `MemoryFull`.
+        """
+        table = commit.draft.labels
+        unknown = (
+            (f"rules.{place}.{path}", _no_label(label_id))
+            for place, rule in enumerate(self.rules)
+            for path, label_id in rule.named_labels()
+            if table.column(label_id) is None
+        )
+        _refuse(unknown)
+        commit.require_room((), self.rules)
+        written = []
+        for rule in self.rules:
+            known = commit.draft.rules.get(rule.id)
+            status = "created" if known is None else "updated"
+            if known == rule:
+                status = "unchanged"
+            else:
+                commit.add(PutRule(sequence=commit.next, rule=rule))
+            written.append(WrittenLabel(id=rule.id, status=status))
+        return Written(version=commit.version, labels=tuple(written))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteOne:
+    """Delete the label, item or rule with this id; `change` is the class of the change."""
+
+    change: type[DeleteLabel | DeleteItem | DeleteRule]
     id: str
     items: Sequence[Posted] = ()
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
-        """Delete it. Raises `UnknownLabel`, or `NotInBundle` or `UnknownItem`."""
+        """Delete it. Raises `UnknownLabel`, `UnknownRule`, or `NotInBundle` or `UnknownItem`."""
         if self.change is DeleteLabel:
             commit.draft.labels.require(self.id)
+        elif self.change is DeleteRule:
+            commit.draft.rules.require(self.id)
         elif _required(commit.draft).find(self.id) is None:
             raise UnknownItem(f"no item has the id {echoed(self.id)}", field="id")
         commit.add(self.change(sequence=commit.next, id=self.id))

@@ -18,9 +18,10 @@ from service.http.routes.items import ItemRoutes
 from service.http.routes.labels import LabelRoutes
 from service.http.routes.operations import OperationRoutes
 from service.http.routes.predictions import PredictRoutes
+from service.http.routes.rules import RuleRoutes
 
 
 def build_endpoints(**parts: Any) -> list[Endpoint[Any]]:
     """Return all routes of the HTTP contract; `parts` are the fields of `Routes`."""
-    resources = (PredictRoutes, LabelRoutes, ItemRoutes, OperationRoutes)
+    resources = (PredictRoutes, LabelRoutes, RuleRoutes, ItemRoutes, OperationRoutes)
     return [endpoint for resource in resources for endpoint in resource(**parts).endpoints()]

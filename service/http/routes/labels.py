@@ -32,7 +32,7 @@ from service.http.bounded_model import BoundedModel
 from service.http.endpoint import Call, Endpoint, Routes
 from service.http.label_stream import STREAM_BYTES, LabelStream
 from service.http.request_body import Hold
-from service.http.request_models import InstancesBody, LabelsBody, MergeBody, Page
+from service.http.request_models import FilteredPage, InstancesBody, LabelsBody, MergeBody
 from service.http.responses import (
     instances_answer,
     label_answer,
@@ -75,7 +75,7 @@ class LabelRoutes(Routes):
                 summary="List the labels posted since the bundle was written",
                 handler=self.list_labels,
                 scope="read",
-                query=self.models.page,
+                query=self.models.label_page,
                 answer=LabelPage,
             ),
             Endpoint(
@@ -135,7 +135,7 @@ class LabelRoutes(Routes):
             hold=hold,
         )
 
-    async def list_labels(self, call: Call[Page]) -> LabelPage:
+    async def list_labels(self, call: Call[FilteredPage]) -> LabelPage:
         """Return one page of the posted labels."""
         page = call.input
         wanted = None

@@ -33,8 +33,7 @@ def a_client() -> Client:
 
 
 def a_view(*, version: int) -> Any:
-    labels = SimpleNamespace(fields=SimpleNamespace(dated=False))
-    return SimpleNamespace(version=version, missing_fields=(), labels=labels)
+    return SimpleNamespace(version=version, missing_fields=(), dated=False)
 
 
 def test_a_version_is_reached_already_or_by_another_thread() -> None:

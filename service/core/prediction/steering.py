@@ -1,0 +1,86 @@
+"""What the rules that act on one query do to its answer: the view it is answered from, and pins.
+
+Filters narrow the view before the search. Hidden labels leave its table after the search, so other
+labels keep their scores. Boosts are factors in the table, and pins are put in place at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from service.core.label_filter import LabelFilter
+from service.core.memory.filtered_view import filtered
+from service.core.memory.view import View
+from service.core.rules import Boost, Pin, Rule
+from service.core.types import Bools, Reading
+
+Only = Callable[[View, LabelFilter], View]  # returns a view of the labels alone that pass
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Steering:
+    """The `rules` that act on one query, and the `view` from which it is answered.
+
+    `pins` are the columns of pinned labels by position, from 0. `without` are the columns that
+    would answer without the rules, if the request asks for explanations.
+    """
+
+    rules: Sequence[Rule]
+    view: View
+    pins: dict[int, int]
+    without: Sequence[int] = ()
+
+    @property
+    def filtered(self) -> bool:
+        """Whether the rules leave out labels by a filter, so that the query is searched again."""
+        return any(rule.filter is not None for rule in self.rules)
+
+
+def steering_of(view: View, reading: Reading, only: Only) -> Steering | None:
+    """Return what the view's rules do to a query, as typed or as read; None if no rule acts."""
+    rules = view.rules.acting_on(reading.query, reading.text)
+    if not rules:
+        return None
+    filters = tuple(rule.filter for rule in rules if rule.filter is not None)
+    narrowed = only(view, LabelFilter(all=filters)) if filters else view
+    labels = narrowed.labels
+    hidden = columns_of(narrowed, [label_id for rule in rules for label_id in rule.hide])
+    if hidden:
+        labels = labels.without(hidden)
+    for rule in rules:
+        if rule.boost is not None:
+            labels = labels.boosted(_boosted(narrowed, rule.boost), rule.boost.factor)
+    narrowed = replace(narrowed, labels=labels) if labels is not narrowed.labels else narrowed
+    pins = _pins(narrowed, [pin for rule in rules for pin in rule.pins])
+    return Steering(rules=rules, view=narrowed, pins=pins)
+
+
+def columns_of(view: View, label_ids: Sequence[str]) -> list[int]:
+    """Return the columns of those of the ids that the view has labels of."""
+    columns = (view.labels.column(label_id) for label_id in label_ids)
+    return [column for column in columns if column is not None]
+
+
+def _boosted(view: View, boost: Boost) -> list[int] | Bools:
+    if boost.filter is not None:
+        return view.labels.fields.passing(boost.filter, view.labels.columns)
+    return columns_of(view, boost.labels)
+
+
+def _pins(view: View, pins: Sequence[Pin]) -> dict[int, int]:
+    """Return the columns of pinned labels by position, from 0; see `rules` for the precedence."""
+    placed: dict[int, int] = {}
+    for pin in pins:
+        [*column] = columns_of(view, [pin.id])
+        if column and column[0] not in placed.values():
+            position = pin.position - 1
+            while position in placed:
+                position += 1
+            placed[position] = column[0]
+    return placed
+
+
+def narrowed(view: View, wanted: LabelFilter) -> View:
+    """Return a view of the labels alone that pass; a memory keeps such views (`only`)."""
+    return filtered(view, wanted).view

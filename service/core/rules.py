@@ -1,0 +1,161 @@
+"""Rules: what a merchandiser decides about the answers of some queries.
+
+A rule has a condition on the query, and up to four consequences:
+
+| consequence | what it does                                                                       |
+|-------------|------------------------------------------------------------------------------------|
+| `filter`    | only labels whose metadata pass answer the query                                   |
+| `hide`      | these labels do not answer it                                                      |
+| `boost`     | labels are ordered by their score times a factor; their scores stay                |
+| `pin`       | these labels stand at fixed positions, whatever their scores                       |
+
+A condition holds if the words of the rule's query are related to those of the query, folded as in
+`lexical.words`:
+
+| match      | the condition holds if the rule's words                     | specificity |
+|------------|-------------------------------------------------------------|-------------|
+| `exact`    | are the query's words, however they are spaced              | 3           |
+| `phrase`   | are all in the query, in this order                         | 2           |
+| `contains` | are all in the query, in any order                          | 1           |
+| none       | a rule without a condition acts on every query              | 0           |
+
+If several rules act on a query, all their filters must pass, all that one of them hides is hidden,
+and their factors are multiplied. What is hidden is never pinned. If two pin the same label, or two
+labels at one position, the more specific rule comes first, then the one with the smaller id. The
+other label stands at the next position that is free.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal, get_args
+
+from service.core.errors import InvalidInput
+from service.core.label_filter import LabelFilter, parse
+
+RuleMatch = Literal["exact", "phrase", "contains"]
+SPECIFICITY: Mapping[RuleMatch | None, int] = {"exact": 3, "phrase": 2, "contains": 1, None: 0}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pin:
+    """A label, and its position in answers, from 1."""
+
+    id: str
+    position: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Boost:
+    """The labels with these ids, or those that pass the filter, are boosted by a factor above 0."""
+
+    factor: float
+    labels: tuple[str, ...] = ()
+    filter: LabelFilter | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """A rule as posted. Without a `query` it acts on every query, and `match` is None.
+
+    It acts from `starts_at` until before `expires_at`, Unix seconds; None sets no end.
+    """
+
+    id: str
+    query: str | None = None
+    match: RuleMatch | None = None
+    filter: LabelFilter | None = None
+    hide: tuple[str, ...] = ()
+    pins: tuple[Pin, ...] = ()
+    boost: Boost | None = None
+    starts_at: float | None = None
+    expires_at: float | None = None
+
+    @property
+    def precedence(self) -> tuple[int, str]:
+        """The key by which the rules that act on one query are sorted."""
+        return -SPECIFICITY[self.match], self.id
+
+    def named_labels(self) -> Iterator[tuple[str, str]]:
+        """Yield the id of each label that the rule names, and the path of its field in the rule."""
+        hidden = ((f"then.hide.{place}", label) for place, label in enumerate(self.hide))
+        pinned = ((f"then.pin.{place}.id", pin.id) for place, pin in enumerate(self.pins))
+        boosts = self.boost.labels if self.boost else ()
+        boosted = ((f"then.boost.labels.{place}", label) for place, label in enumerate(boosts))
+        yield from chain(hidden, pinned, boosted)
+
+    @property
+    def dated(self) -> bool:
+        """Whether the rule has a date."""
+        return self.starts_at is not None or self.expires_at is not None
+
+    def is_active(self, now: float) -> bool:
+        """Whether the rule has started at Unix time `now` and not expired."""
+        started = self.starts_at is None or self.starts_at <= now
+        return started and (self.expires_at is None or now < self.expires_at)
+
+    def document(self) -> Mapping[str, Any]:
+        """Return the rule as JSON, as it is posted but for its dates, which are Unix seconds."""
+        when = None if self.query is None else {"query": self.query, "match": self.match}
+        then: dict[str, Any] = {}
+        if self.hide:
+            then["hide"] = list(self.hide)
+        if self.pins:
+            then["pin"] = [{"id": pin.id, "position": pin.position} for pin in self.pins]
+        if self.boost is not None:
+            wanted = self.boost.filter
+            of = (
+                {"labels": list(self.boost.labels)}
+                if wanted is None
+                else {"filter": wanted.document()}
+            )
+            then["boost"] = {**of, "factor": self.boost.factor}
+        fields = {
+            "id": self.id,
+            "when": when,
+            "filter": None if self.filter is None else self.filter.document(),
+            "then": then or None,
+            "starts_at": self.starts_at,
+            "expires_at": self.expires_at,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+def from_document(document: Mapping[str, Any]) -> Rule:
+    """Return the rule that `Rule.document` wrote.
+
+    Raises `KeyError`, `TypeError` or `ValueError` for anything else.
+    """
+    when, then = document.get("when") or {}, document.get("then") or {}
+    boost = then.get("boost")
+    if when and when["match"] not in get_args(RuleMatch):
+        raise ValueError(f"{when['match']!r} is no way to match a query")
+    return Rule(
+        id=document["id"],
+        query=when["query"] if when else None,
+        match=when["match"] if when else None,
+        filter=_filter(document.get("filter")),
+        hide=tuple(then.get("hide", ())),
+        pins=tuple(Pin(id=pin["id"], position=pin["position"]) for pin in then.get("pin", ())),
+        boost=None
+        if boost is None
+        else Boost(
+            factor=float(boost["factor"]),
+            labels=tuple(boost.get("labels", ())),
+            filter=_filter(boost.get("filter")),
+        ),
+        starts_at=document.get("starts_at"),
+        expires_at=document.get("expires_at"),
+    )
+
+
+def _filter(document: Mapping[str, Any] | None) -> LabelFilter | None:
+    if document is None:
+        return None
+    try:
+        return parse(document, at="filter", most=sys.maxsize)
+    except InvalidInput as error:
+        raise ValueError(str(error)) from error
