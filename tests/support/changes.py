@@ -5,13 +5,21 @@ from pathlib import Path
 
 import numpy as np
 
-from service.core.changes import DeleteLabel, PutInstance, PutItem, PutLabel
+from service.core.changes import (
+    DeleteLabel,
+    DeleteRule,
+    PutInstance,
+    PutItem,
+    PutLabel,
+    PutRule,
+)
 from service.core.encoding.encoder import encode
 from service.core.index.device_segment import DeviceSegment
 from service.core.index.protocol import Segment
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
+from service.core.rules import Rule
 from service.core.types import NewInstance, NewItem, NewLabel, Role
 from tests.support.tiny.encoder import TrigramEncoder
 from tests.support.vectors import built
@@ -32,6 +40,14 @@ def click(sequence: int, query: str, *labels: str, weight: float = 1.0) -> PutIn
     vectors = encode(ENCODER, [query], role=Role.QUERY).astype(np.float16)
     instance = NewInstance(query=query, labels=labels, weight=weight)
     return PutInstance(sequence=sequence, instance=instance, vectors=vectors)
+
+
+def put_rule(sequence: int, rule: Rule) -> PutRule:
+    return PutRule(sequence=sequence, rule=rule)
+
+
+def delete_rule(sequence: int, rule_id: str) -> DeleteRule:
+    return DeleteRule(sequence=sequence, id=rule_id)
 
 
 def put_item(sequence: int, item_id: str, text: str) -> PutItem:

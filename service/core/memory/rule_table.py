@@ -71,7 +71,7 @@ class RuleTable:
     def put(self, rule: Rule) -> RuleTable:
         """Return a table with `rule`, instead of the one with its id."""
         others = self.delete(rule.id)
-        by_key, keys = others.by_key, tuple(others._keys(rule))
+        by_key, keys = others.by_key, tuple(dict.fromkeys(others._keys(rule)))
         for key in keys:
             by_key = by_key.insert(key, (*by_key.get(key, ()), rule))
         return replace(

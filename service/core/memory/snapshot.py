@@ -114,6 +114,7 @@ def _details(view: View, labels: Sequence[Label], new_row: dict[int, int]) -> li
                 version=label.version,
                 starts_at=label.starts_at,
                 expires_at=label.expires_at,
+                boost=label.boost,
                 rows=tuple(
                     new_row[row]
                     for row in view.ownership.rows_of_label(label.index, view.bundle)[1:]

@@ -6,6 +6,7 @@ With blocks of 1, 3 or 8 rows and merges of two, a few changes make segments of 
 import os
 from collections import Counter
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,14 +24,17 @@ from service.core.lexical.words import words_of
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.filtered_view import FilteredViews, filtered
 from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.rule_table import RuleTable
 from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.reranking.features import LabelsOfView, trained_frequencies
+from service.core.rules import Rule
 from service.core.types import NewLabel, Prediction, PredictOptions, Role, RowKind
-from tests.support.changes import ENCODER, click, delete, put, seal
+from tests.support.changes import ENCODER, click, delete, delete_rule, put, put_rule, seal
 from tests.support.label_filters import FILTERS, passes
 from tests.support.oracle import Oracle
+from tests.support.rules import RULES
 from tests.support.tiny.bundles import LABELS, Catalogue
 from tests.support.tiny.encoder import TrigramEncoder
 from tests.support.views import (
@@ -69,6 +73,7 @@ new_labels = st.builds(
     metadata=metadata,
     starts_at=st.sampled_from([None, 10.0, 20.0]),
     expires_at=st.sampled_from([None, None, 15.0, 30.0]),
+    boost=st.sampled_from([1.0, 1.0, 0.5, 4.0]),
 )
 
 
@@ -95,6 +100,7 @@ class Histories(RuleBasedStateMachine):
             label_id: (NewLabel(id=label_id, text=text), False, 0)
             for label_id, text in LABELS.items()
         }
+        self.rules: dict[str, Rule] = {}
         self.kept: list[tuple[View, list[object]]] = []  # with what each view must hold
         self.open(self.bundle)
 
@@ -192,6 +198,16 @@ class Histories(RuleBasedStateMachine):
         if self.expected() == held:
             assert alive_rows(self.memory.view).tolist() == alive_rows(before).tolist()
 
+    @rule(posted=st.sampled_from(RULES))
+    def put_rule(self, posted: Rule) -> None:
+        self.rules[posted.id] = posted
+        self.apply([put_rule(self.next, posted)])
+
+    @rule(rule_id=st.sampled_from([posted.id for posted in RULES]))
+    def delete_rule(self, rule_id: str) -> None:
+        self.rules.pop(rule_id, None)
+        self.apply([delete_rule(self.next, rule_id)])
+
     @property
     def next(self) -> int:
         return self.memory.view.version + 1
@@ -246,9 +262,10 @@ class Histories(RuleBasedStateMachine):
 
     @rule(memorization=st.sampled_from([0.0, 0.3, 1.0]), query=st.sampled_from(QUERIES))
     def predict(self, memorization: float, query: str) -> None:
+        without_rules = replace(self.memory.view, rules=RuleTable())
         scores = {
             keyword.id: keyword.score
-            for keyword in ask(self.memory.view, memorization)[QUERIES.index(query)].keywords
+            for keyword in ask(without_rules, memorization)[QUERIES.index(query)].keywords
         }
         dense = self.oracle.scores(query, tau=TAU, memorization=memorization)
         assert scores == pytest.approx(
@@ -269,6 +286,9 @@ class Histories(RuleBasedStateMachine):
         again = filtered(view, wanted).view
         assert answers(again) == answers(kept)
         assert again.missing_fields == kept.missing_fields
+        assert {rule.id for rule in kept.rules} == {
+            rule.id for rule in self.rules.values() if rule.is_active(now)
+        }
         fresh = FilteredViews()
         assert answers(fresh.of(fresh.active(self.memory.view, now), wanted)) == answers(kept)
 
@@ -318,6 +338,10 @@ class Histories(RuleBasedStateMachine):
     def dead_and_alive_rows_are_all_rows(self) -> None:
         view = self.memory.view
         assert len(alive_rows(view)) + view.dead_rows == view.base_rows + view.live_rows
+
+    @invariant()
+    def every_rule_is_as_it_was_last_posted(self) -> None:
+        assert {rule.id: rule for rule in self.memory.view.rules} == self.rules
 
     @invariant()
     def every_label_is_as_it_was_last_posted(self) -> None:

@@ -25,6 +25,7 @@ class Labels:
     """The part of `LabelTable` that ranking needs."""
 
     ids: list[str]
+    boosts: None = None
 
     def id_at(self, column: int) -> str:
         return self.ids[column]
@@ -38,6 +39,7 @@ class Memory:
     instances: int
     labels: Labels
     weighted: bool = False
+    rules: tuple[()] = ()
 
     def is_instance(self, rows: Rows) -> Any:
         return rows < self.instances
