@@ -1,0 +1,162 @@
+"""`python -m loadtests.rules`: CPU time of queries next to many rules, dates and boosts.
+
+Rules hide, pin, boost and filter; each has a condition on one query, which need not be among those
+that are asked. Dates and boosts are those of the bundle's first labels. Runs in one thread of this
+process, without a server. Writes rules.json and rules.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import cycle, islice
+from pathlib import Path
+from statistics import median
+from time import process_time, time
+
+from cyclopts import App
+
+from loadtests.bare_predictor import BarePredictor
+from loadtests.queries import distinct, read_queries
+from loadtests.report import Report, Row
+from service.command_line import run
+from service.core.bundle.label_details import Details
+from service.core.label_filter import parse
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.label_fields import LabelFields
+from service.core.memory.rule_table import RuleTable
+from service.core.memory.view import View
+from service.core.rules import SPECIFICITY, Boost, Pin, Rule
+
+MOST_SHARE = 0.05  # of the CPU time of a query, that all of it may add
+_ROUNDS = 7  # alternating between the views
+_DAY = 86_400.0
+
+app = App(name="loadtests.rules", help=__doc__)
+
+
+@app.default
+def rules(
+    *,
+    bundle: Path,
+    out: Path,
+    queries: int = 300,
+    rules: int = 10_000,
+    labels: int = 100_000,
+    seed: int = 0,
+) -> int:
+    """Measure and report.
+
+    Parameters
+    ----------
+    bundle
+        The bundle's folder; its texts are the queries.
+    out
+        Folder for rules.json and rules.md.
+    queries
+        Number of queries.
+    rules
+        Number of rules, each with its own condition.
+    labels
+        Number of labels with dates and a boost.
+    seed
+        Draws the queries.
+    """
+    bare = BarePredictor.open(bundle)
+    texts = list(islice(distinct(read_queries(bundle), seed=seed), queries + rules))
+    asked, others = texts[:queries], texts[queries:]
+    plain = bare.view
+    dated = _with_dates(plain, labels)
+    conditions = list(islice(cycle(others), rules))
+    table = RuleTable.of(_rules(plain, conditions))
+    acting = RuleTable.of(_rules(plain, asked))
+    views = {
+        "without": plain,
+        "rules": replace(plain, rules=table),
+        "dates and boosts": dated,
+        "both": replace(dated, rules=table),
+        "a rule acts": replace(plain, rules=acting),
+    }
+    times = _times(bare, views, asked)
+    settings = {"bundle": bundle.name, "queries": queries, "rules": rules, "labels": labels}
+    report = Report(title="Rules", settings=settings, rows=list(_report(times)))
+    report.publish(out, "rules")
+    return report.status
+
+
+def _rules(view: View, conditions: Sequence[str]) -> Iterator[Rule]:
+    """Yield a rule per condition: all ways to match, and all consequences."""
+    matches = [match for match in SPECIFICITY if match is not None]
+    cheap = parse({"none": [{"field": "price", "gt": 9}]}, at="filter", most=9)
+    ids = view.labels.base_ids
+    for number, query in enumerate(conditions):
+        first, second = ids[2 * number % len(ids)], ids[(2 * number + 1) % len(ids)]
+        consequences: Mapping[str, object] = (
+            {"hide": (first, second)},
+            {"pins": (Pin(id=first, position=1), Pin(id=second, position=3))},
+            {"boost": Boost(factor=2.0, labels=(first, second))},
+            {"boost": Boost(factor=2.0, filter=cheap)},
+        )[number % 4]
+        yield Rule(id=f"{number}", query=query, match=matches[number % 3], **consequences)  # type: ignore[arg-type]
+
+
+def _with_dates(view: View, count: int) -> View:
+    """Return a view in which the bundle's first labels have dates and boosts."""
+    now = time()
+    details = (
+        (
+            column,
+            Details(
+                starts_at=now - _DAY, expires_at=now + _DAY + column, boost=1.0 + column % 7 / 4
+            ),
+        )
+        for column in range(min(count, view.bundle.labels))
+    )
+    return replace(view, labels=replace(view.labels, fields=LabelFields.of(details)))
+
+
+def _times(
+    bare: BarePredictor, views: Mapping[str, View], asked: Sequence[str]
+) -> dict[str, list[float]]:
+    """Return the CPU time per query of each view and round, in milliseconds.
+
+    Each query is answered from all views, one after the other, in an order that changes.
+    """
+    times: dict[str, list[float]] = {name: [] for name in views}
+    active = {name: KnowledgeMemory(view.bundle) for name, view in views.items()}
+    for number in range(_ROUNDS + 1):
+        totals = dict.fromkeys(views, 0.0)
+        for place, text in enumerate(asked):
+            for name in _rotated(list(views), place + number):
+                start = process_time()
+                view = active[name].active(views[name], time())
+                bare.predictor.predict(view, [text], bare.options)
+                totals[name] += process_time() - start
+        for name, total in totals.items():
+            if number:  # the first round warms up
+                times[name].append(1000 * total / len(asked))
+    return times
+
+
+def _rotated(names: list[str], places: int) -> list[str]:
+    first = places % len(names)
+    return names[first:] + names[:first]
+
+
+def _report(times: Mapping[str, Sequence[float]]) -> Iterator[Row]:
+    plain = times["without"]
+    for name, of_view in times.items():
+        share = median(one / other for one, other in zip(of_view, plain, strict=True)) - 1
+        bounded = name not in ("without", "a rule acts")
+        yield Row(
+            what=name,
+            goal=f"<= {MOST_SHARE:.0%} more" if bounded else "",
+            measured=f"{median(of_view):.3f} ms per query, {share:+.1%}",
+            met=not bounded or share <= MOST_SHARE,
+            figures={"ms": median(of_view), "share": share},
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(run(app))
