@@ -84,5 +84,7 @@ def dump(details: Details) -> str:
 def parse(text: str) -> Details:
     """Return the details that `dump` wrote as `text`."""
     document: dict[str, Any] = orjson.loads(text)
-    tuples = {name: tuple(document[name]) for name in ("queries", "rows")}
-    return Details(**{**document, **tuples, "metadata": as_metadata(document.get("metadata", {}))})
+    for name in ("queries", "rows"):
+        document[name] = tuple(document[name])
+    document["metadata"] = as_metadata(document.get("metadata", {}))
+    return Details(**document)
