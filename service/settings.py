@@ -17,6 +17,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from service.core import label_filter
 from service.core.config import STRICT, Count, Natural, parse, read_toml
 from service.core.errors import InvalidConfig
 from service.core.processes.resources import available_cores, memory_limit
@@ -48,10 +49,11 @@ class Limits:
     default_deadline_query_ms: Natural = 50  # added for each further plain query
     labels: Count = 1_000  # per `POST /labels` request; a stream has no such limit
     label_queries: Natural = 100  # queries posted with one label
-    metadata_entries: Natural = 64  # per label
-    metadata_characters: Count = 1_024  # per metadata key or value
-    metadata_bytes: Count = 16_384  # of one label's metadata, names and values, in UTF-8
-    filter_values: Count = 1_000  # conditions and values of one filter
+    metadata_entries: Natural = label_filter.MOST_ENTRIES  # per label
+    metadata_characters: Count = label_filter.MOST_CHARACTERS  # per metadata key or value
+    # Of one label's metadata, names and values, in UTF-8.
+    metadata_bytes: Count = label_filter.MOST_METADATA_BYTES
+    filter_values: Count = label_filter.MOST_VALUES  # conditions and values of one filter
     rules: Count = 1_000  # per `POST /rules` request
     rule_labels: Count = 1_000  # that one rule hides, pins or boosts by id
     instances: Count = 1_000  # per `POST /instances` request

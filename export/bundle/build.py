@@ -21,6 +21,7 @@ from export.exported_encoder import FUSION, RESIDUALS, ExportedEncoder, digest_o
 from service.core.bundle.bundle import Bundle
 from service.core.bundle.content import BundleContent, measured_recall, write_bundle
 from service.core.bundle.item_files import ItemFiles, with_fingerprint
+from service.core.bundle.label_details import Details, dump
 from service.core.bundle.manifest import ItemFacts, Manifest, PredictorFacts
 from service.core.bundle.reranker_files import RerankerFiles
 from service.core.encoding.encoder import encode_all
@@ -295,6 +296,7 @@ def _content(
         instance_texts=texts,
         label_ids=dataset.labels.uids,
         label_texts=dataset.labels.texts,
+        label_details=[dump(Details(metadata=fields)) for fields in dataset.label_fields or ()],
         predictor=options.predictor,
         index=options.index,
         # P@1 is left out: the encoder's sample may have been drawn from another data set.

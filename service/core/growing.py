@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -35,6 +36,14 @@ class Growing(Generic[Number]):
             self._array = np.resize(self._array, 2 * self._count)
         self._array[self._count] = number
         self._count += 1
+
+    def extend(self, numbers: Sequence[float]) -> None:
+        """Append many numbers, in a fraction of the time of single ones."""
+        stop = self._count + len(numbers)
+        if stop > len(self._array):
+            self._array = np.resize(self._array, max(stop, 2 * self._count))
+        self._array[self._count : stop] = numbers
+        self._count = stop
 
     def cut(self, count: int) -> None:
         """Keep the first `count` numbers."""

@@ -36,6 +36,11 @@ OPERATORS = ("eq", "in", "lt", "lte", "gt", "gte", "exists")
 Value = str | float | bool
 GROUPS = ("all", "any", "none")
 MOST_LEVELS = 8  # of groups within groups
+MOST_VALUES = 1_000  # conditions and values of one filter, by default
+# The default limits of one label's metadata.
+MOST_ENTRIES = 64  # also of the items of its lists together
+MOST_CHARACTERS = 1_024  # per name or value
+MOST_METADATA_BYTES = 16_384  # names and values, in UTF-8
 # Of a number. Larger integers have no float of their own, so two of them might be equal.
 LARGEST_INTEGER = 2**53
 

@@ -15,10 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 from service.command_line import open_console
-from service.core.bundle.bundle import open_bundle
+from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.encoding.encoder import OnnxEncoder
-from service.core.errors import InvalidInput
+from service.core.errors import InvalidInput, echoed
 from service.core.files.atomic import refuse_unwritable, write_file
+from service.core.label_filter import MOST_VALUES, LabelFilter, parse_json
+from service.core.memory.view import View
 from service.core.prediction.confidence import open_confidence
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.reliability import KEPT
@@ -73,6 +75,10 @@ class OfBundle:
         For a bundle: whether to rerank the best labels. Default: if the bundle has a reranker.
     spelling
         For a bundle: auto or off, as in a request. Default: the bundle's.
+    filter
+        For a bundle: score with only the labels whose metadata pass, as JSON, for example
+        '{"all": [{"field": "price", "lt": 100}]}', as in POST /predict. Test rows without a
+        relevant label among these are left out. Not with --noise.
     noise
         For a bundle: also ask test rows with typos and other noise. Then post labels, and ask for
         each by its code and by its rare words. P@1 is printed for each kind.
@@ -87,6 +93,7 @@ class OfBundle:
     exact: bool = False
     rerank: Annotated[bool | None, Parameter(negative="--no-rerank")] = None
     spelling: Spelling | None = None
+    filter: str | None = None
     noise: Annotated[bool, Parameter(negative=())] = False
     seed: int | None = None
     json: Path | None = None
@@ -352,18 +359,12 @@ def _described(choices: Choices, folder: Path | None, options: _Options) -> str:
 def _score_bundle(
     bundle: Path, data: Path, of_bundle: OfBundle, *, weighted: bool, items: Items
 ) -> None:
-    json, seed = of_bundle.json, of_bundle.seed or 0
+    json, seed, wanted = of_bundle.json, of_bundle.seed or 0, _filter(of_bundle)
     if json is not None:
         refuse_unwritable(json.parent)
     opened, dataset = open_bundle(bundle), lf_xmc.read(data)
     require_test_rows(dataset)
-    defaults = opened.manifest.predictor
-    chosen = of_bundle.memorization or (defaults.memorization,)
-    depth = defaults.depth if of_bundle.depth is None else of_bundle.depth
-    if not all(0.0 <= value <= 1.0 for value in chosen):
-        raise InvalidInput("memorization must lie in 0..1")
-    if not 1 <= depth <= 2000:
-        raise InvalidInput("depth must lie in 1..2000")
+    chosen, depth = _lambdas_and_depth(opened, of_bundle)
     console, exact = open_console(), of_bundle.exact
     with stages(console) as report:
         evaluation = open_evaluation(
@@ -376,6 +377,7 @@ def _score_bundle(
             items=items,
             rerank=of_bundle.rerank,
             spelling=of_bundle.spelling,
+            wanted=wanted,
         )
         rows = list(replace(evaluation, weighted=weighted).rows(chosen))
         encoder = OnnxEncoder(opened.folder, opened.manifest.encoder)
@@ -384,29 +386,67 @@ def _score_bundle(
         noise = list(_noise(asking, encoder, report)) if of_bundle.noise else []
     reranked = evaluation.reranker is not None
     console.print(_table(rows, dataset, exact=exact, items=items, reranked=reranked))
+    document: dict[str, Any] = {
+        "dataset": dataset.name,
+        "bundle": opened.manifest.name,
+        "exact": exact,
+        "items": items,
+        "reranked": reranked,
+        "propensity": {"a": dataset.propensity.a, "b": dataset.propensity.b},
+        "rows": [vars(row) for row in rows],
+    }
+    if of_bundle.filter is not None:
+        passing = len(evaluation.view.labels)
+        left_out = len(dataset.test) - len(evaluation.dataset.test)
+        console.print(*_filtered_lines(evaluation.view, left_out), sep="\n", soft_wrap=True)
+        document["filter"] = orjson.loads(of_bundle.filter)
+        document |= {"labels that pass": passing, "rows left out": left_out}
     if weighted and not weights_differ(dataset.test.labels_of):
         console.print(ALL_ALIKE, soft_wrap=True)
     if confidence is not None:
         console.print(_confidence_table(confidence, seed=seed))
         console.print(*_confidence_lines(confidence), sep="\n", soft_wrap=True)
+        document |= {"seed": seed, "confidence": asdict(confidence)}
     if noise:
         console.print(_noise_table(noise, seed=seed))
+        document |= {"seed": seed, "noise": [vars(row) for row in noise]}
     if json is not None:
-        document = {
-            "dataset": dataset.name,
-            "bundle": opened.manifest.name,
-            "exact": exact,
-            "items": items,
-            "reranked": reranked,
-            "propensity": {"a": dataset.propensity.a, "b": dataset.propensity.b},
-            "rows": [vars(row) for row in rows],
-        }
-        if confidence is not None:
-            document |= {"seed": seed, "confidence": asdict(confidence)}
-        if noise:
-            document |= {"seed": seed, "noise": [vars(row) for row in noise]}
         form = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
         write_file(json, orjson.dumps(document, option=form) + b"\n")
+
+
+def _lambdas_and_depth(bundle: Bundle, of_bundle: OfBundle) -> tuple[Sequence[float], int]:
+    """Return the values of lambda and b to measure; raises `InvalidInput` outside their ranges."""
+    defaults = bundle.manifest.predictor
+    chosen = of_bundle.memorization or (defaults.memorization,)
+    depth = defaults.depth if of_bundle.depth is None else of_bundle.depth
+    if not all(0.0 <= value <= 1.0 for value in chosen):
+        raise InvalidInput("memorization must lie in 0..1")
+    if not 1 <= depth <= 2000:
+        raise InvalidInput("depth must lie in 1..2000")
+    return chosen, depth
+
+
+def _filter(of_bundle: OfBundle) -> LabelFilter | None:
+    """Return the filter of `--filter`; raises `InvalidInput` for a bad one, and with `--noise`."""
+    if of_bundle.filter is None:
+        return None
+    if of_bundle.noise:  # which posts labels without metadata
+        raise InvalidInput("--filter and --noise exclude each other")
+    try:
+        return parse_json(of_bundle.filter, at="--filter", most=MOST_VALUES)
+    except InvalidInput as error:
+        raise InvalidInput(f"{error.field} {error}") from error
+
+
+def _filtered_lines(view: View, left_out: int) -> Iterator[str]:
+    """Say which labels and test rows a filter leaves."""
+    yield (
+        f"{len(view.labels):,} of {view.bundle.labels:,} labels pass the filter; {left_out:,} test"
+        " rows without a relevant label among these are left out"
+    )
+    for name in view.missing_fields:
+        yield f"note: no label has the field {echoed(name)}"
 
 
 def _table(

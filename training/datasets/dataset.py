@@ -15,6 +15,7 @@ from scipy.sparse import csr_matrix
 
 from service.core.bundle.manifest import LearnedFacts
 from service.core.errors import InvalidInput
+from service.core.label_filter import Metadata
 from service.core.types import Doubles, Rows
 from training.datasets.propensity import inverse_propensity
 
@@ -99,7 +100,8 @@ class Dataset:
     """A data set; raises `InvalidInput` if the shapes of its parts do not agree.
 
     Each text was made by joining `fields`. `source` names the data's origin. `learned` names the
-    events of a label log that the data include.
+    events of a label log that the data include. `label_fields` become the metadata of a bundle's
+    labels, and have nothing to do with the items of `label_metadata`.
     """
 
     name: str
@@ -110,6 +112,7 @@ class Dataset:
     fields: tuple[str, ...] = ("title", "content")
     label_metadata: csr_matrix | None = None  # [L, M] float32, every entry is 1
     metadata: Texts | None = None  # M
+    label_fields: tuple[Metadata, ...] | None = None  # L
     source: str = ""
     learned: LearnedFacts | None = None
 
@@ -121,6 +124,9 @@ class Dataset:
             _check_shape(f"{side}.filtered", split.filtered, shape)
             self._check_metadata(f"{side}.metadata_of", split.metadata_of, len(split))
         self._check_metadata("label_metadata", self.label_metadata, len(self.labels))
+        if self.label_fields is not None and len(self.label_fields) != len(self.labels):
+            message = f"{len(self.label_fields)} rows of fields for {len(self.labels)} labels"
+            raise InvalidInput(message, field="label_fields")
 
     def inverse_propensities(self, labels_of: csr_matrix | None = None) -> Doubles:
         """Return `inverse_propensity` of all labels [L] in training rows, by default in all."""

@@ -19,11 +19,13 @@ from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidData, InvalidInput
 from service.core.files.lines import CountedBadRows, OnBadRow, stop
+from service.core.label_filter import Metadata
 from service.core.text_identity import identity
 from service.core.types import Bools, Doubles
 from training.datasets.dataset import Dataset, Split, Texts, pairs_matrix
 from training.datasets.pair_weights import Relevance, decayed, relevance, require_half_life
 from training.datasets.propensity import label_frequency
+from training.datasets.tables.catalogue import NO_CATALOGUE, Catalogue
 from training.datasets.tables.rows import Columns, Row, read_rows
 from training.datasets.train_test_split import split_by_hash, split_by_time
 
@@ -67,14 +69,20 @@ class PairOptions:
 
 
 class CollectedPairs:
-    """The rows that were read so far; with `keep_case`, each spelling is a separate query."""
+    """The rows that were read so far; with `keep_case`, each spelling is a separate query.
 
-    def __init__(self, path: Path, *, keep_case: bool = False) -> None:
-        self.path, self._keep_case = path, keep_case
+    The labels of the `catalogue` come first, whether a row names them or not.
+    """
+
+    def __init__(
+        self, path: Path, *, keep_case: bool = False, catalogue: Catalogue = NO_CATALOGUE
+    ) -> None:
+        self.path, self._keep_case, self._catalogue = path, keep_case, catalogue
         self.query_texts: list[str] = []
-        self.labels: dict[str, int] = {}  # id -> column
-        self.label_texts: list[str] = []
+        self.labels = {uid: column for column, uid in enumerate(catalogue.labels.uids)}
+        self.label_texts = list(catalogue.labels.texts)
         self.unweighted = 0  # rows with an empty weight
+        self.retitled = 0  # rows with another text than the catalogue has for their label id
         self._row_of_query: dict[str, int] = {}  # `_query_key` -> row
         self._other_queries: set[str] = set()  # spellings that are not the first one
         self._other_labels: set[str] = set()
@@ -85,17 +93,16 @@ class CollectedPairs:
         self._weights, self._times = array("d"), array("d")  # [R]
 
     def append(self, row: Row, on_bad: OnBadRow) -> None:
-        """Add a row; `on_bad` is called instead if its label id had another text before."""
-        label = self.labels.setdefault(row.label_id, len(self.labels))
-        if label == len(self.label_texts):
-            self.label_texts.append(row.label)
-        if self.label_texts[label] != row.label:
-            earlier = self.label_texts[label]
-            if identity(earlier) != identity(row.label):
-                message = f"{row.label_id!r} has the text {row.label!r}, but earlier {earlier!r}"
-                on_bad(InvalidData(self.path, message, line=row.line, field="label id"))
-                return
-            self._other_labels.add(row.label)
+        """Add a row; `on_bad` is called instead if it is not clear which label it names.
+
+        Such a label's id had another text before, in the table itself, or its text has several ids
+        in the catalogue.
+        """
+        try:
+            label = self._column(row)
+        except ValueError as error:
+            on_bad(InvalidData(self.path, str(error), line=row.line, field="label id"))
+            return
         query = self._row_of_query.setdefault(self._query_key(row.query), len(self.query_texts))
         if query == len(self.query_texts):
             self.query_texts.append(row.query)
@@ -109,8 +116,47 @@ class CollectedPairs:
         self._weights.append(row.weight)
         self._times.append(row.time)
 
+    def _column(self, row: Row) -> int:
+        """Return the column of a row's label; raises `ValueError` with what is not clear."""
+        named, label_id = row.label, row.label_id
+        if label_id is None:
+            label_id = self._catalogue.id_of(named)
+        label = self.labels.setdefault(label_id, len(self.labels))
+        if label == len(self.label_texts):
+            self.label_texts.append(named)
+        known = self.label_texts[label]
+        if named == known or (self._catalogue.has_ids and named == label_id):
+            return label
+        if identity(known) == identity(named):
+            self._other_labels.add(named)
+        elif label < len(self._catalogue.labels):
+            self.retitled += 1
+        else:
+            raise ValueError(f"{label_id!r} has the text {named!r}, but earlier {known!r}")
+        return label
+
     def __len__(self) -> int:
         return len(self._rows)
+
+    def catalogue_facts(self) -> CatalogueFacts:
+        """Count labels and rows by whether catalogue and table have them."""
+        columns = np.array(self._columns, np.int64)
+        of_catalogue = len(self._catalogue.labels)
+        named = np.unique(columns)
+        return CatalogueFacts(
+            labels=of_catalogue,
+            unnamed=of_catalogue - int((named < of_catalogue).sum()),
+            unknown_rows=int((columns >= of_catalogue).sum()),
+            unknown_labels=int((named >= of_catalogue).sum()),
+            retitled=self.retitled,
+        )
+
+    def label_fields(self) -> tuple[Metadata, ...] | None:
+        """Return the fields of each label [L], or None if the catalogue has none."""
+        if self._catalogue.fields is None:
+            return None
+        unknown = len(self.labels) - len(self._catalogue.labels)
+        return (*self._catalogue.fields, *({} for _ in range(unknown)))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -170,6 +216,17 @@ class CollectedPairs:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CatalogueFacts:
+    """How a catalogue and a table of pairs agree."""
+
+    labels: int
+    unnamed: int  # labels that no row of the table names
+    unknown_rows: int  # rows whose label the catalogue does not have
+    unknown_labels: int  # the labels of these rows
+    retitled: int  # rows with another text than the catalogue has for their label id
+
+
+@dataclass(frozen=True, kw_only=True)
 class TableFacts:
     """Counts of a table's rows and pairs."""
 
@@ -179,8 +236,9 @@ class TableFacts:
     folded_labels: int
     unweighted: int  # rows with an empty weight
     exact: int  # pairs whose query equals the keyword
-    test_only: int  # labels without a training row
+    test_only: int  # labels that only test rows have
     period: tuple[float, float] | None  # Unix seconds of the oldest and the newest row
+    catalogue: CatalogueFacts | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -199,6 +257,7 @@ def from_table(
     name: str | None = None,
     delimiter: str | None = None,
     on_bad: OnBadRow = stop,
+    catalogue: Catalogue = NO_CATALOGUE,
 ) -> TableData:
     """Read a csv, tsv, jsonl (each also .gz) or parquet file.
 
@@ -210,18 +269,29 @@ def from_table(
     same text, while a text may have several ids. A label whose text equals the query is filtered
     for that query. A query or label has the metadata items of all its rows.
 
+    All labels of the `catalogue` are in the data set, with its texts, ids and fields. If there is
+    no column of label ids, the column of labels holds ids or texts of the catalogue. Labels that
+    the catalogue does not have are kept; they have no fields.
+
     `delimiter` separates the columns of csv files. `on_bad` is called with each bad row's error.
 
     Raises:
         InvalidData: with file, line and column of the mistake; also for a table without good rows,
             for metadata columns that are all empty, and for a split that leaves one side empty.
-        InvalidInput: a half-life without a column of times.
+        InvalidInput: a half-life without a column of times, or a column of label ids with a
+            catalogue that has none.
         MissingExtra: the file is parquet and pyarrow is not installed.
     """
     if options.half_life is not None and columns.time is None:
         raise InvalidInput("a half-life needs a column of times: --time", field="half_life")
-    pairs, bad = CollectedPairs(Path(path), keep_case=options.keep_case), CountedBadRows(on_bad)
-    for row in read_rows(pairs.path, columns, delimiter=delimiter, on_bad=bad):
+    if len(catalogue.labels) and columns.label_id is not None and not catalogue.has_ids:
+        message = "--label-id needs --catalogue-id: both tables must have the same ids"
+        raise InvalidInput(message, field="catalogue_id")
+    bad = CountedBadRows(on_bad)
+    pairs = CollectedPairs(Path(path), keep_case=options.keep_case, catalogue=catalogue)
+    for row in read_rows(
+        pairs.path, columns, delimiter=delimiter, on_bad=bad, labels_are_ids=catalogue.has_ids
+    ):
         pairs.append(row, bad)
     if not len(pairs):
         all_bad = f"all {bad.count:,} rows are bad; the first: {bad.first}" if bad.count else ""
@@ -247,7 +317,11 @@ def from_table(
         fields=("title",),
         label_metadata=of_labels,
         metadata=metadata,
+        label_fields=pairs.label_fields(),
         source=pairs.path.name,
+    )
+    in_train, in_test = (
+        label_frequency(split.labels_of) > 0 for split in (dataset.train, dataset.test)
     )
     facts = TableFacts(
         rows=len(pairs) + bad.count,
@@ -256,8 +330,9 @@ def from_table(
         folded_labels=pairs.folded[1],
         unweighted=pairs.unweighted,
         exact=int((values != 0).multiply(same).nnz),
-        test_only=int((label_frequency(dataset.train.labels_of) == 0).sum()),
+        test_only=int((in_test & ~in_train).sum()),
         period=pairs.period() if columns.time is not None else None,
+        catalogue=pairs.catalogue_facts() if len(catalogue.labels) else None,
     )
     return TableData(dataset=dataset, facts=facts)
 

@@ -6,7 +6,7 @@ Shapes: n test rows, d dimensions, b retrieved keys per row, k ranked labels per
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from service.core.errors import InvalidInput, echoed
 from service.core.index.found_rows import pad
 from service.core.index.protocol import batches
 from service.core.items.item_memory import ItemMemory
+from service.core.label_filter import LabelFilter
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.prediction.many_queries import LabelOrder, RankedLabels
@@ -27,11 +28,11 @@ from service.core.prediction.reranking.reranker import (
     open_reranker,
     rerank_labels,
 )
-from service.core.types import Floats, PredictOptions, Role, RowKind, Rows, Spelling
+from service.core.types import Floats, PredictOptions, Reading, Role, RowKind, Rows, Spelling
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_links import NO_ITEM, all_linked, require_metadata
 from training.evaluation.metrics import evaluate as measure
-from training.evaluation.metrics import labels_to_rank
+from training.evaluation.metrics import labels_to_rank, unfiltered_positives
 from training.evaluation.prediction import Neighbours, predict
 from training.evaluation.weighted_metrics import weighted_table
 from training.progress import Report
@@ -62,6 +63,7 @@ def linked_places(memory: ItemMemory | None, dataset: Dataset) -> Sequence[Rows]
 
 Items = Literal["predicted", "linked"]  # the items that a test row attends to
 
+_LAMBDA = {None: 0.5, RowKind.INSTANCE: 1.0, RowKind.LABEL: 0.0}  # at which these keys vote
 _CHUNK_ROWS = 512  # test rows that are searched between two progress updates
 
 
@@ -76,7 +78,11 @@ class EvaluationRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """A bundle's memory and the encoded test rows, ready to be ranked at any lambda."""
+    """A bundle's memory and the encoded test rows, ready to be ranked at any lambda.
+
+    Under a filter, `view` and `dataset` have only the labels that pass, and the test rows with such
+    a label. A `predictor` then searches deeper until enough of these labels are found.
+    """
 
     view: View
     tau: float
@@ -87,6 +93,7 @@ class Evaluation:
     options: PredictOptions
     report: Report
     reranker: Reranker | None = None  # None if the rows are not reranked
+    predictor: Predictor | None = None  # None without a filter
     weighted: bool = False  # also compute the metrics in which a more relevant label counts more
 
     def rows(self, memorizations: Sequence[float]) -> Iterator[EvaluationRow]:
@@ -110,18 +117,7 @@ class Evaluation:
 
     def retrieve(self, kind: RowKind | None) -> Neighbours:
         """The nearest keys of a kind (None: both) for all test rows, [n, b] each."""
-        found = [
-            self.view.search(
-                self.texts[chunk],
-                self.vectors[chunk],
-                depth=self.options.depth,
-                kind=kind,
-                exact=self.options.exact,
-                words=self.options.words,
-            )
-            for chunk in self._chunks()
-        ]
-        return stacked(found)
+        return stacked([self._found(chunk, kind) for chunk in self._chunks()])
 
     def ranked(self, retrieved: Neighbours, memorization: float) -> RankedLabels:
         """The ranked labels of all test rows, [n, k]."""
@@ -143,6 +139,23 @@ class Evaluation:
             top_k=top_k,
             order=self.order,
         )
+
+    def _found(self, chunk: slice, kind: RowKind | None) -> Neighbours:
+        texts, vectors = self.texts[chunk], self.vectors[chunk]
+        if self.predictor is None:
+            return self.view.search(
+                texts,
+                vectors,
+                depth=self.options.depth,
+                kind=kind,
+                exact=self.options.exact,
+                words=self.options.words,
+            )
+        # As deep as for a request by default. For all labels that R@100 needs, it might read all.
+        wanted = replace(self.options, top_k=PredictOptions().top_k, memorization=_LAMBDA[kind])
+        read = [(Reading(query=text, text=text),) for text in texts]
+        found = self.predictor.search(self.view, read, vectors, wanted)
+        return found.similarities, found.rows
 
     def _chunks(self) -> Iterator[slice]:
         for chunk in batches(len(self.vectors), _CHUNK_ROWS):
@@ -168,12 +181,14 @@ def open_evaluation(
     items: Items = "predicted",
     rerank: bool | None = None,
     spelling: Spelling | None = None,
+    wanted: LabelFilter | None = None,
 ) -> Evaluation:
     """Encode the test rows for a bundle; `exact` scans every key instead of the graph.
 
-    `rerank` and `spelling` work as in a request. With an item memory, rows attend
-    to predicted `items`, or to those that the data link them to. Raises `InvalidInput` for a bundle
-    of other labels and as `linked_places`, `NotInBundle` if it lacks a reranker.
+    `rerank` and `spelling` work as in a request, and so does the filter `wanted`: the rows are
+    those of `passing_rows`. With an item memory, rows attend to predicted `items`, or to those that
+    the data link them to. Raises `InvalidInput` for a bundle of other labels, for a filter that
+    leaves no row, and as `linked_places`, `NotInBundle` if it lacks a reranker.
     """
     options = bundle.manifest.options(
         PredictOptions(top_k=labels_to_rank(dataset.test.filtered), exact=exact),
@@ -186,11 +201,15 @@ def open_evaluation(
             f"bundle {bundle.manifest.name} was made from {bundle.manifest.dataset!r};"
             f" its labels are not those of {dataset.name!r}"
         )
-    view = KnowledgeMemory(bundle).view
+    memory = KnowledgeMemory(bundle)
+    view = memory.only(memory.view, wanted)
+    if wanted is not None:
+        dataset = passing_rows(dataset, view)
     given = linked_places(view.items, dataset) if items == "linked" else None
     tau = bundle.manifest.predictor.tau
     encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
-    texts = texts_as_read(Predictor(encoder, tau=tau), view, dataset.test.instances.texts, options)
+    predictor = Predictor(encoder, tau=tau)
+    texts = texts_as_read(predictor, view, dataset.test.instances.texts, options)
     vectors = encode_all(
         encoder,
         texts,
@@ -208,7 +227,24 @@ def open_evaluation(
         options=options,
         report=report,
         reranker=open_reranker(bundle) if options.candidates else None,
+        predictor=None if wanted is None else predictor,
     )
+
+
+def passing_rows(dataset: Dataset, view: View) -> Dataset:
+    """Return the data set with the test rows that have a label in a filtered `view`.
+
+    They have no other labels. Raises `InvalidInput` if there is no such row.
+    """
+    test, labels_of = dataset.test, dataset.test.labels_of.copy()
+    labels_of.data[view.labels.is_deleted(labels_of.indices)] = 0.0
+    labels_of.eliminate_zeros()
+    rows = np.flatnonzero(np.diff(unfiltered_positives(labels_of, test.filtered).indptr))
+    if not len(rows):
+        names = map(echoed, view.missing_fields)
+        missing = "".join(f"; no label has the field {name}" for name in names)
+        raise InvalidInput(f"no test row has a relevant label that passes the filter{missing}")
+    return replace(dataset, test=replace(test, labels_of=labels_of).select(rows))
 
 
 def texts_as_read(

@@ -20,7 +20,7 @@
 | `instances/clicks.npy`          | in snapshots: int64, ascending, the instances that were    |
 |                                 | posted as clicks, so that a repeated click replaces its row|
 | `labels/ids.*`, `labels/texts.*`| label ids (with lookup) and texts                          |
-| `labels/details.*`              | in snapshots: queries, metadata, ... see `label_details`   |
+| `labels/details.*`              | optional: metadata, queries, ... see `label_details`       |
 | `rules.json`                    | in snapshots: the rules, see `rules`                       |
 | `words/*`                       | the lexical index of all rows, see `word_files`            |
 | `novel/*`                       | optional: IRENE's combiner and classifiers, `irene_files`  |

@@ -1,7 +1,7 @@
-"""Details, beyond id and text, of labels that were posted while the service ran.
+"""Details of labels beyond id and text: their metadata, and more if they were posted.
 
-A snapshot stores one JSON document per label, or an empty text for a label without details:
-`{"queries": [...], "metadata": {...}, "novel": true, "version": 17, "rows": [3, 4],
+A bundle with details stores one JSON document per label, or an empty text for a label that has
+none: `{"queries": [...], "metadata": {...}, "novel": true, "version": 17, "rows": [3, 4],
 "expires_at": 1796000000.0}`. `rows` are the instance rows of the label's queries. They are deleted
 when the label is posted again. A date that a label does not have is left out.
 """
@@ -87,5 +87,7 @@ def dump(details: Details) -> str:
 def parse(text: str) -> Details:
     """Return the details that `dump` wrote as `text`."""
     document: dict[str, Any] = orjson.loads(text)
-    tuples = {name: tuple(document[name]) for name in ("queries", "rows")}
-    return Details(**{**document, **tuples, "metadata": as_metadata(document.get("metadata", {}))})
+    for name in ("queries", "rows"):
+        document[name] = tuple(document[name])
+    document["metadata"] = as_metadata(document.get("metadata", {}))
+    return Details(**document)

@@ -99,8 +99,9 @@ def test_what_was_learned_is_trained_on_exported_and_served(
     said = capsys.readouterr().out
     assert "3 labels posted, 2 deletions, 3 clicks" in said
     assert "9 labels, 2 of them new" in said
-    assert "metadata" in said
     first, learned = lf_xmc.read(folder / "data"), lf_xmc.read(folder / "next")
+    fields = dict(zip(learned.labels.uids, learned.label_fields or (), strict=True))
+    assert {uid: own for uid, own in fields.items() if own} == {"oar": {"brand": "acme"}}
     assert weights(learned.train, learned, "paddling") == {"kayak": 2.0, "oar": 1.0}
     assert weights(learned.train, learned, "boat for one") == {"kayak": 1.0}
     assert set(learned.test.instances.texts) <= set(first.test.instances.texts)

@@ -13,6 +13,7 @@ from service.core.files.lines import OnBadRow, stop
 from training.datasets import pairs
 from training.datasets.dataset import Dataset
 from training.datasets.pairs import PairOptions, TableData
+from training.datasets.tables.catalogue import NO_CATALOGUE, Catalogue
 from training.datasets.tables.rows import Columns
 
 HEADER = ["q", "k", "w", "id"]
@@ -50,11 +51,19 @@ def write_table(folder: Path, ending: str, rows: list[list[Any]], header: list[s
     return path
 
 
-def table(path: Path, *, on_bad: OnBadRow = stop, **given: Any) -> TableData:
+def table(
+    path: Path,
+    *,
+    on_bad: OnBadRow = stop,
+    catalogue: Catalogue = NO_CATALOGUE,
+    **given: Any,
+) -> TableData:
     """Call `from_table` with fields of `Columns` and `PairOptions` as arguments."""
     options = {key: value for key, value in given.items() if hasattr(PairOptions, key)}
     names = {key: value for key, value in given.items() if key not in options}
-    return pairs.from_table(path, Columns(**names), PairOptions(**options), on_bad=on_bad)
+    return pairs.from_table(
+        path, Columns(**names), PairOptions(**options), on_bad=on_bad, catalogue=catalogue
+    )
 
 
 def from_table(path: Path, **given: Any) -> Dataset:

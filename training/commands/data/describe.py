@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from rich.table import Table
 from scipy.sparse import csr_matrix
 
 from service.command_line import open_console
+from service.core.label_filter import Metadata, kind_of
 from service.core.text_identity import identity
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, Split, Texts
@@ -79,10 +81,23 @@ def facts(dataset: Dataset) -> Iterator[tuple[str, str]]:
     if dataset.metadata is not None:
         yield "metadata items", f"{len(dataset.metadata):,}"
         yield "labels with metadata", f"{(_items(dataset.label_metadata) > 0).sum():,}"
+    if dataset.label_fields is not None:
+        yield "label fields", ", ".join(_field_facts(dataset.label_fields))
     yield "propensity", f"a {dataset.propensity.a}, b {dataset.propensity.b}"
     yield "text", " + ".join(dataset.fields)
     if dataset.source:
         yield "source", dataset.source
+
+
+def _field_facts(fields: Sequence[Metadata]) -> Iterator[str]:
+    """Yield each field with the types of its values, and how many labels have one."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for of_label in fields:
+        for name, value in of_label.items():
+            kind = "list" if isinstance(value, tuple) else kind_of(value)
+            counts[name][kind] += 1
+    for name, kinds in counts.items():
+        yield f"{name} ({' or '.join(sorted(kinds))}, {kinds.total():,} labels)"
 
 
 def _repeated(texts: Texts) -> int:

@@ -37,9 +37,9 @@ def log(
 ) -> None:
     """Write what a bundle and its label log hold as a data set for the next training.
 
-    It has the bundle's training rows and labels, posted labels with their queries, and clicks, but
-    nothing that was deleted. A pair's clicks are added to its weight in the training rows. The
-    service may keep running: nothing is written to its log.
+    It has the bundle's training rows and labels, posted labels with their queries, the metadata of
+    labels as their fields, and clicks, but nothing that was deleted. A pair's clicks are added to
+    its weight in the training rows. The service may keep running: nothing is written to its log.
 
     Parameters
     ----------
@@ -127,8 +127,8 @@ def _summary(history: History, learned: Dataset, out: Path) -> Iterator[str]:
             f"{history.unknown:,} clicks name a label that neither bundle nor log has: it was"
             " deleted before this bundle was made, or the bundle is that of another log"
         )
-    if any(label.metadata for label in labels):
-        yield "the metadata of posted labels is not part of a data set; the log keeps it"
+    if any(label.starts_at is not None or label.expires_at is not None for label in labels):
+        yield "the dates of posted labels are not part of a data set; the log keeps them"
     if history.served is not None and history.served != bundle.folder.resolve().name:
         yield f"the service was told to serve {history.served}; this is another bundle"
     yield (

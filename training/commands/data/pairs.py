@@ -11,14 +11,15 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from service.command_line import open_console
-from service.core.errors import InvalidData
+from service.core.errors import InvalidData, InvalidInput
 from service.core.files.atomic import refuse_unusable, write_file
 from service.core.files.lines import Rejects
 from service.core.tables.columns import delimiter_of
 from service.core.tables.separated import DELIMITERS, DelimiterOption, delimiter_character
 from training.commands.data.sample import Out, write
-from training.commands.options import FLAT
-from training.datasets.pairs import PairOptions, TableFacts, from_table
+from training.commands.options import FLAT, MANY
+from training.datasets.pairs import CatalogueFacts, PairOptions, TableFacts, from_table
+from training.datasets.tables.catalogue import NO_CATALOGUE, Catalogue, read_catalogue
 from training.datasets.tables.rows import Columns
 
 SHOWN = 10  # bad rows that are printed; the rejects file has all
@@ -40,6 +41,49 @@ class Reading:
     on_bad_row: Literal["stop", "skip"] = "stop"
 
 
+@dataclass(frozen=True, kw_only=True)
+class CatalogueColumns:
+    """A table of labels, and its columns.
+
+    Attributes
+    ----------
+    catalogue
+        A table of labels, in the formats of --input. All its labels are in the data set, with its
+        ids, texts and fields, also those that no row names.
+    catalogue_text
+        The catalogue's column of texts.
+    catalogue_id
+        The catalogue's column of ids. --label may then name labels by id or by text. Default: a
+        label's text in NFKC, case-folded, is its id.
+    label_field
+        A column of the catalogue that labels get as metadata, which filters of /predict read; may
+        be given several times, or with several columns. In .csv and .tsv, a column of numbers
+        alone has numbers, one of true and false alone has booleans, any other has strings. .jsonl
+        and .parquet keep their types, and may have lists of strings. Empty cells are absent.
+    """
+
+    catalogue: Path | None = None
+    catalogue_text: str | None = None
+    catalogue_id: str | None = None
+    label_field: Annotated[tuple[str, ...], MANY] = ()
+
+    def read(self) -> Catalogue:
+        """Read the catalogue; raises `InvalidInput` for options that go only with others."""
+        if self.catalogue is None:
+            for option, given in vars(self).items():
+                if given:
+                    raise InvalidInput(f"--{option.replace('_', '-')} goes with --catalogue")
+            return NO_CATALOGUE
+        if self.catalogue_text is None:
+            raise InvalidInput("--catalogue needs --catalogue-text, its column of texts")
+        return read_catalogue(
+            self.catalogue,
+            text=self.catalogue_text,
+            label_id=self.catalogue_id,
+            fields=self.label_field,
+        )
+
+
 def pairs(
     *,
     input: Annotated[
@@ -47,6 +91,7 @@ def pairs(
     ],
     out: Out,
     columns: Annotated[Columns, FLAT],
+    catalogue: Annotated[CatalogueColumns, FLAT] = CatalogueColumns(),
     reading: Annotated[Reading, FLAT] = Reading(),
     options: Annotated[PairOptions, FLAT] = PairOptions(),  # noqa: B008
 ) -> None:
@@ -66,10 +111,13 @@ def pairs(
         name=out.resolve().name,
         delimiter=delimiter,
         on_bad=_stop if rejects is None else rejects,
+        catalogue=catalogue.read(),
     )
     size = write(table.dataset, out)
     parted = f", delimiter: {DELIMITERS[delimiter]}" if delimiter not in (None, ",") else ""
     lines = [f"{input}: {table.facts.rows:,} rows read{parted}", *_done(table.facts, options)]
+    if table.facts.catalogue is not None:
+        lines += _agreement(table.facts.catalogue, input, catalogue.catalogue)
     lines.append(size)
     if rejects is not None:
         write_file(rejects_file(out), rejects.as_csv())
@@ -112,3 +160,18 @@ def _done(facts: TableFacts, options: PairOptions) -> Iterator[str]:
         yield f"rows from {oldest:%Y-%m-%d} to {newest:%Y-%m-%d}{newest_part}"
     if facts.test_only:
         yield f"{facts.test_only:,} labels occur only in test"
+
+
+def _agreement(facts: CatalogueFacts, input: Path, catalogue: Path | None) -> Iterator[str]:
+    """Yield sentences about labels that only one of both tables has."""
+    yield f"{catalogue}: {facts.labels:,} labels, {facts.unnamed:,} of them in no row of {input}"
+    if facts.unknown_rows:
+        yield (
+            f"{facts.unknown_rows:,} rows name {facts.unknown_labels:,} labels that the catalogue"
+            " does not have: they are kept, without fields"
+        )
+    if facts.retitled:
+        yield (
+            f"{facts.retitled:,} rows have another text than the catalogue for the same id: the"
+            " catalogue's text is used"
+        )

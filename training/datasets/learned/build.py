@@ -80,6 +80,9 @@ def learned_dataset(
         fields=("title",) if data is None else data.fields,
         label_metadata=items.of_labels(kept),
         metadata=items.texts,
+        label_fields=tuple(label.metadata for label in kept)
+        if any(label.metadata for label in kept)
+        else None,
         source=f"bundle {history.view.bundle.manifest.name} and its log up to event"
         f" {history.view.version}",
         learned=history.learned,

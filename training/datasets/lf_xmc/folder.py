@@ -1,8 +1,10 @@
 """Reads and writes folders in the LF-XMC layout, in its JSON and its sparse text form.
 
 The files of a folder decide its form. If both forms are complete, JSON is read, since only it has
-metadata. `json_text.py` and `sparse_text.py` describe their files. Both forms share three more:
+metadata. `json_text.py` and `sparse_text.py` describe their files. Both forms share four more:
 
+    label_fields.json[.gz]    an object `{"uid": label, "fields": {...}}` for each label that has
+                              typed fields (`label_fields.py`); optional
     filter_labels_train.txt   a line `row label` for each pair that is removed before ranking;
     filter_labels_test.txt    optional
     dataset.json              the description, an object with these keys:
@@ -28,21 +30,25 @@ from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
+import orjson
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.bundle.manifest import LearnedFacts
-from service.core.errors import InvalidData
+from service.core.errors import InvalidData, echoed
 from service.core.files.atomic import new_folder
-from service.core.files.lines import find, numbered_lines, write_lines
+from service.core.files.lines import find, json_rows, numbered_lines, write_lines
+from service.core.label_filter import Metadata
 from training.datasets.dataset import (
     DEFAULT_PROPENSITY,
     Dataset,
     Propensity,
     Split,
+    Texts,
     check_fields,
     pairs_matrix,
 )
+from training.datasets.label_fields import checked_fields
 from training.datasets.lf_xmc import json_text, sparse_text
 from training.datasets.lf_xmc.rows import Rows
 from training.documents import checked, read_document, write_json
@@ -51,6 +57,7 @@ Layout = Literal["json", "sparse"]
 
 LAYOUTS: dict[Layout, ModuleType] = {"json": json_text, "sparse": sparse_text}
 TRAIN_FILTER, TEST_FILTER = "filter_labels_train.txt", "filter_labels_test.txt"
+LABEL_FIELDS = "label_fields.json"
 DESCRIPTION = "dataset.json"
 FORMAT = "keymatch-dataset"
 VERSION = 1
@@ -92,6 +99,7 @@ def read(
     if fields is not None:
         description = replace(description, fields=fields)
     labels, train, test, metadata = layout.read(folder, description.fields)
+    label_fields = _read_label_fields(folder, labels.texts)
 
     def split(rows: Rows, filter_file: str) -> Split:
         shape = (len(rows.texts), len(labels.texts))
@@ -108,6 +116,7 @@ def read(
         labels=labels.texts,
         label_metadata=labels.metadata_of,
         metadata=metadata,
+        label_fields=label_fields,
         **vars(description),
     )
 
@@ -128,6 +137,9 @@ def write(
             order = np.lexsort((labels, rows))
             lines = (b"%d %d" % (rows[index], labels[index]) for index in order)
             write_lines(temporary / name, lines)
+        if dataset.label_fields is not None:
+            end = ".gz" if compress else ""
+            write_lines(temporary / f"{LABEL_FIELDS}{end}", _label_fields_lines(dataset))
         write_json(temporary / DESCRIPTION, _description(dataset))
 
 
@@ -170,6 +182,33 @@ def _description(dataset: Dataset) -> dict[str, Any]:
     if dataset.learned is not None:
         content["learned"] = asdict(dataset.learned)
     return content
+
+
+def _read_label_fields(folder: Path, labels: Texts) -> tuple[Metadata, ...] | None:
+    """Return the fields of each label [L], or None without a file; `InvalidData` for a bad line."""
+    path = find(folder, LABEL_FIELDS)
+    if path is None:
+        return None
+    place = {uid: column for column, uid in enumerate(labels.uids)}
+    fields: list[Metadata | None] = [None] * len(labels)
+    for line, row in json_rows(path):
+        uid, values = row.get("uid"), row.get("fields")
+        column = place.get(uid) if isinstance(uid, str) else None
+        if column is None or fields[column] is not None:
+            why = "is repeated" if column is not None else f"{echoed(str(uid))} is no label's uid"
+            raise InvalidData(path, why, line=line, field="uid")
+        if not isinstance(values, dict):
+            raise InvalidData(path, "must be an object", line=line, field="fields")
+        fields[column] = checked_fields(values, path=path, line=line)
+    return tuple(of_label or {} for of_label in fields)
+
+
+def _label_fields_lines(dataset: Dataset) -> Iterator[bytes]:
+    """Yield the line of each label that has fields."""
+    assert dataset.label_fields is not None
+    for uid, fields in zip(dataset.labels.uids, dataset.label_fields, strict=True):
+        if fields:
+            yield orjson.dumps({"uid": uid, "fields": fields})
 
 
 def _filtered(folder: Path, name: str, *, shape: tuple[int, int]) -> Iterator[tuple[int, int]]:

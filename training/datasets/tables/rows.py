@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 from service.core.errors import InvalidData, InvalidInput
 from service.core.files.lines import OnBadRow, stop
 from service.core.tables.columns import is_blank, items_cell, label_id_cell, read_columns, text_cell
-from service.core.text_identity import identity
 
 LATEST = 1e11  # seconds; a larger number is probably milliseconds
 
@@ -115,32 +114,45 @@ class Row(NamedTuple):
     label: str
     weight: float
     unweighted: bool  # whether the weight's cell is empty
-    label_id: str
+    label_id: str | None  # None without a column of ids
     time: float  # Unix seconds, 0 without a column of times
     metadata: tuple[str, ...]  # the query's items; empty without such a column
     label_metadata: tuple[str, ...]
 
 
 def read_rows(
-    path: Path, columns: Columns, *, delimiter: str | None = None, on_bad: OnBadRow = stop
+    path: Path,
+    columns: Columns,
+    *,
+    delimiter: str | None = None,
+    on_bad: OnBadRow = stop,
+    labels_are_ids: bool = False,
 ) -> Iterator[Row]:
     """Yield the rows; `delimiter` is for csv files, by default the one that fits the header.
 
+    If `labels_are_ids`, the column of labels may hold whole numbers.
     `on_bad` gets an `InvalidData` with file, line and column for each bad row. Raises `InvalidData`
     for a file or a header that cannot be read, `MissingExtra` for parquet without pyarrow.
     """
     names = columns.names()
     rows = read_columns(path, names, delimiter=delimiter, on_bad=on_bad, extra="training")
+    label_cell = label_id_cell if labels_are_ids else text_cell
     for line, values in rows:
         try:
-            row = _row(path, line, columns, dict(zip(names, values, strict=True)))
+            row = _row(path, line, columns, dict(zip(names, values, strict=True)), label_cell)
         except InvalidData as error:
             on_bad(error)
             continue
         yield row
 
 
-def _row(path: Path, line: int, columns: Columns, values: Mapping[str, Any]) -> Row:
+def _row(
+    path: Path,
+    line: int,
+    columns: Columns,
+    values: Mapping[str, Any],
+    label_cell: Callable[[Any], str],
+) -> Row:
     def cell(column: str, parse: Callable[[Any], Cell]) -> Cell:
         try:
             return parse(values[column])
@@ -154,15 +166,14 @@ def _row(path: Path, line: int, columns: Columns, values: Mapping[str, Any]) -> 
     def optional(column: str | None, parse: Callable[[Any], Cell], default: Cell) -> Cell:
         return default if column is None else cell(column, parse)
 
-    label = cell(columns.label, text_cell)
     unweighted = columns.weight is not None and is_blank(values[columns.weight])
     return Row(
         line=line,
         query=cell(columns.query, text_cell),
-        label=label,
+        label=cell(columns.label, label_cell),
         weight=optional(None if unweighted else columns.weight, weight_of, 1.0),
         unweighted=unweighted,
-        label_id=optional(columns.label_id, label_id_cell, identity(label)),
+        label_id=None if columns.label_id is None else cell(columns.label_id, label_id_cell),
         time=optional(columns.time, time_of, 0.0),
         metadata=items(columns.metadata),
         label_metadata=items(columns.label_metadata),

@@ -14,12 +14,13 @@ from export.encoder import export as encoders
 from export.encoder.export import EncoderOptions, export_encoder
 from export.exported_encoder import ExportedEncoder
 from service.command_line import open_console
-from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.bundle.bundle import Bundle, open_bundle, require_sound
 from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import OnnxEncoder
 from service.core.errors import InvalidInput
 from service.core.index.choose_ef import ChosenEf
 from service.core.index.libraries import IndexParameters
+from service.core.label_filter import Metadata
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.reranking.reranker import open_reranker
@@ -260,3 +261,21 @@ def test_a_reduced_memory_keeps_its_share_of_the_instances_and_all_labels(build:
     known = {*bundle.instance_texts, *LABELS.values()}
     assert {row.text for keyword in keywords for row in keyword.evidence} <= known
     assert len(keywords) == len(LABELS)
+
+
+def test_without_fields_there_are_no_details(build: Build) -> None:
+    assert build().label_details.store is None
+
+
+def test_fields_are_the_metadata_of_labels_that_are_not_novel(build: Build) -> None:
+    fields: dict[str, Metadata] = {"tent": {"price": 9.5, "sizes": ("s", "m")}}
+    bundle = build(
+        replace(tiny_dataset(), label_fields=tuple(fields.get(uid, {}) for uid in LABELS))
+    )
+    require_sound(bundle)
+    labels = KnowledgeMemory(bundle).view.labels
+    for label_id in LABELS:
+        label = labels.require(label_id)
+        assert label.metadata == fields.get(label_id, {})
+        assert (label.novel, label.version, label.queries) == (False, 0, ())
+    assert [column for column, _ in bundle.label_details.filled()] == [list(LABELS).index("tent")]

@@ -8,9 +8,11 @@ import numpy as np
 import orjson
 import pytest
 
+from service.core.bundle.label_details import Details, dump
 from service.core.types import Role
 from tests.support.commands import status_of
 from tests.support.tiny import export, training
+from tests.support.tiny.bundles import LABELS, make_bundle
 from tests.support.tiny.confidence import with_confidence
 from tests.support.tiny.training import RECIPE, tiny_dataset
 from training.__main__ import app
@@ -265,6 +267,36 @@ def test_confidences_are_measured_over_a_bundle(
     assert "Confidences" in capsys.readouterr().out
 
 
+def test_a_filter_leaves_labels_and_the_rows_with_one(tmp_path: Path, capsys: Said) -> None:
+    lf_xmc.write(export.tiny_dataset(), tmp_path / "data")
+    details = [dump(Details(metadata={"price": place})) for place in range(len(LABELS))]
+    bundle = make_bundle(tmp_path / "bundle", label_details=details)  # boots, bottle, lamp, ...
+    score = ("score", "--bundle", bundle, "--data", tmp_path / "data")
+    cheap = '{"all": [{"field": "price", "lt": 2}]}'
+    assert status_of(app, *score, "--filter", cheap, "--json", tmp_path / "json") == 0
+    said = "2 of 6 labels pass the filter; 5 test rows without a relevant label among these are"
+    assert said in capsys.readouterr().out
+    measured = orjson.loads((tmp_path / "json").read_bytes())
+    assert measured["filter"] == orjson.loads(cheap)
+    assert (measured["labels that pass"], measured["rows left out"]) == (2, 5)
+    metrics = measured["rows"][0]["metrics"]
+    assert (metrics["rows"], metrics["rows without labels"]) == (3, 0)
+    assert metrics["R@10"] == 100  # nothing but the two labels is found
+    assert status_of(app, *score, "--filter", '{"none": [{"field": "color", "eq": "red"}]}') == 0
+    said = capsys.readouterr().out
+    assert "6 of 6 labels pass the filter; 1 test rows without" in said
+    assert "note: no label has the field 'color'" in said
+    for wanted, message in (
+        ('{"all": [{"field": "color", "eq": "red"}]}', "no label has the field 'color'"),
+        ("{", "--filter is not JSON"),
+        ('{"all": []}', "--filter.all must be a list with at least one condition"),
+    ):
+        assert status_of(app, *score, "--filter", wanted) == 2
+        assert message in capsys.readouterr().err
+    assert status_of(app, *score, "--filter", cheap, "--noise") == 2
+    assert "--filter and --noise exclude each other" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -275,6 +307,7 @@ def test_confidences_are_measured_over_a_bundle(
         ("--bundle x --run {tmp}", "--bundle and --run exclude each other"),
         ("--bundle x --untrained", "--bundle and --untrained exclude each other"),
         ("--run {tmp} --exact", "--exact goes with --bundle"),
+        ("--run {tmp} --filter x", "--filter goes with --bundle"),
         ("--run {tmp}", "run.json: is missing: the run has not finished"),
         ("--bundle {bundle} --memorization 1.1", "0..1"),
         ("--bundle {bundle} --depth 0", "1..2000"),

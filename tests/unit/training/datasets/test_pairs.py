@@ -21,7 +21,8 @@ from tests.support.tiny.tables import FORMATS, ROWS, relevance, table, write_tab
 from tests.support.tiny.training import tiny_dataset
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, Texts
-from training.datasets.pairs import PairOptions, TableData
+from training.datasets.pairs import CatalogueFacts, PairOptions, TableData
+from training.datasets.tables.catalogue import Catalogue
 from training.datasets.train_test_split import is_test, refuse_overlap, split_by_time
 
 Read = Callable[..., TableData]
@@ -343,3 +344,68 @@ def test_columns_without_any_item_are_an_error(read: Read) -> None:
         read(rows, HEADER, **BOTH)
     with pytest.raises(InvalidData, match=":1: colour: there is no such column"):
         read(rows, HEADER, metadata=("colour",))
+
+
+# With a catalogue --------------------------------------------------------------------------------
+
+CATALOGUE = Catalogue(
+    labels=Texts(uids=("1", "2", "3"), texts=("Boots", "tent", "lamp")),
+    fields=({"price": 5}, {}, {"price": 7}),
+    has_ids=True,
+)
+
+
+@pytest.mark.parametrize("named", ["1", "Boots", "boots"])
+def test_rows_name_labels_of_the_catalogue_by_id_or_text(read: Read, named: str) -> None:
+    found = read([["wellies", named], ["shelter", "tent"]], "q k", catalogue=CATALOGUE)
+    dataset = found.dataset
+    assert dataset.labels == CATALOGUE.labels
+    assert dataset.label_fields == CATALOGUE.fields
+    assert relevance(dataset) == {("wellies", "Boots"): 1.0, ("shelter", "tent"): 1.0}
+    assert found.facts.catalogue == CatalogueFacts(
+        labels=3, unnamed=1, unknown_rows=0, unknown_labels=0, retitled=0
+    )
+    assert found.facts.test_only == 0
+
+
+def test_labels_that_the_catalogue_lacks_are_kept(read: Read) -> None:
+    rows = [["a", "Hat"], ["b", "hat"], ["c", "scarf"], ["d", "1"]]
+    found = read(rows, "q k", catalogue=CATALOGUE)
+    assert found.dataset.labels.uids == ("1", "2", "3", "hat", "scarf")
+    assert found.dataset.labels.texts[3:] == ("Hat", "scarf")
+    assert found.dataset.label_fields == (*CATALOGUE.fields, {}, {})
+    assert found.facts.catalogue == CatalogueFacts(
+        labels=3, unnamed=2, unknown_rows=3, unknown_labels=2, retitled=0
+    )
+
+
+def test_the_catalogues_text_counts_for_an_id(read: Read) -> None:
+    rows = [["a", "old boots", "1"], ["b", "BOOTS", "1"], ["c", "1", "1"], ["d", "hat", "9"]]
+    found = read(rows, "q k id", label_id="id", catalogue=CATALOGUE)
+    assert found.dataset.labels.texts == ("Boots", "tent", "lamp", "hat")
+    assert found.facts.catalogue is not None
+    assert (found.facts.catalogue.retitled, found.facts.folded_labels) == (1, 1)
+    texts_alone = Catalogue(labels=Texts.named_by_text(["boots"]))
+    with pytest.raises(InvalidInput, match="--label-id needs --catalogue-id"):
+        read(rows, "q k id", label_id="id", catalogue=texts_alone)
+
+
+def test_a_text_of_several_labels_is_a_bad_row(read: Read) -> None:
+    labels = Texts(uids=("1", "2"), texts=("boots", "Boots"))
+    rejects = Rejects()
+    rows = [["a", "boots"], ["b", "2"]]
+    catalogue = Catalogue(labels=labels, has_ids=True)
+    found = read(rows, "q k", catalogue=catalogue, on_bad=rejects)
+    assert [row.line for row in rejects.rows] == [2]
+    assert "name a column of ids with --label-id" in rejects.rows[0].reason
+    assert found.dataset.train.instances.texts == ("b",)
+
+
+def test_ids_in_the_log_may_be_whole_numbers(read: Read) -> None:
+    found = read([["a", 1], ["b", 3]], "q k", "jsonl", catalogue=CATALOGUE)
+    assert relevance(found.dataset) == {("a", "Boots"): 1.0, ("b", "lamp"): 1.0}
+
+
+def test_a_query_that_is_a_label_without_clicks_is_filtered(read: Read) -> None:
+    dataset = read([["lamp", "1"]], "q k", catalogue=CATALOGUE).dataset
+    assert dataset.train.filtered.toarray().tolist() == [[False, False, True]]

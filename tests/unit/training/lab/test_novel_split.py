@@ -2,6 +2,7 @@
 
 import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,14 @@ def test_what_is_seen_keeps_its_pairs_and_columns(split: NovelSplit) -> None:
             split.seen.labels.texts[column] for column in split.seen.train.labels_of[row].indices
         }
         assert own == set(text.split()) & set(split.seen.labels.texts)
+
+
+def test_the_fields_of_labels_follow_them() -> None:
+    whole = tiny_dataset()
+    whole = replace(whole, label_fields=tuple({"own": uid} for uid in whole.labels.uids))
+    split = novel_split.split_novel(whole, fraction=0.25, seed=0)
+    for part in (split.seen, split.everything):
+        assert part.label_fields == tuple({"own": uid} for uid in part.labels.uids)
 
 
 def test_one_query_is_revealed_of_each_hidden_label(split: NovelSplit) -> None:

@@ -100,6 +100,52 @@ def test_metadata_is_written_and_described(pairs: Pairs, out: Path, capsys: Said
     assert "3 │ 0" in shown[0] and "1.5 │ 0.0" in shown[1]
 
 
+def test_a_catalogue_is_joined_and_described(
+    pairs: Pairs, table: Path, out: Path, tmp_path: Path, capsys: Said
+) -> None:
+    catalogue = tmp_path / "products.csv"
+    catalogue.write_text("sku;title;price;new\n1;Boots;5;true\n2;tent;7;\n3;lamp;;no\n")
+    given = ("--catalogue", catalogue, "--catalogue-id", "sku", "--catalogue-text", "title")
+    content = "query,keyword\nwellies,1\nshelter,Tent\ncap,hat\n"
+    assert pairs(content, *map(str, given), "--label-field", "price", "new", *ALL_TRAIN) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{table}: 3 rows read",
+        "0 queries and 1 keywords are other spellings (case, spaces, Unicode form) of an earlier"
+        " one, and joined to it",
+        f"{catalogue}: 3 labels, 1 of them in no row of {table}",
+        "1 rows name 1 labels that the catalogue does not have: they are kept, without fields",
+        f"{out}: 3 train and 0 test rows, 4 labels",
+    ]
+    dataset = lf_xmc.read(out)
+    assert dataset.labels.uids == ("1", "2", "3", "hat")
+    assert dataset.label_fields == (
+        {"price": 5, "new": "true"},
+        {"price": 7},
+        {"new": "no"},
+        {},
+    )
+    shown = "label fields: price (number, 2 labels), new (string, 2 labels)"
+    assert shown in described(out, capsys)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--label-field price", "--label-field goes with --catalogue"),
+        ("--catalogue-id sku", "--catalogue-id goes with --catalogue"),
+        ("--catalogue t.csv", "--catalogue needs --catalogue-text"),
+        ("--catalogue none.csv --catalogue-text a", "none.csv: cannot be read: No such file"),
+        ("--catalogue t.doc --catalogue-text a", "t.doc: unknown ending; expected a .csv"),
+    ],
+)
+def test_wrong_options_of_a_catalogue_are_one_line(
+    pairs: Pairs, out: Path, capsys: Said, options: str, said: str
+) -> None:
+    assert pairs(CLICKS, *options.split()) == 2
+    assert said in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_what_was_done_is_said(pairs: Pairs, table: Path, out: Path, capsys: Said) -> None:
     assert pairs(MESSY) == 2
     assert capsys.readouterr().err == (

@@ -93,6 +93,18 @@ def test_a_posted_label_brings_its_queries_which_weigh_one_until_they_are_clicke
     assert train(learned) == BEFORE | {("boat for one", "kayak"): 1.0, ("paddling", "kayak"): 2.0}
 
 
+def test_metadata_of_labels_become_their_fields(learn: Learn) -> None:
+    assert learn().label_fields is None
+    learned = learn(put(1, replace(KAYAK, metadata={"price": 3, "sizes": ("s", "m")})))
+    fields = dict(zip(learned.labels.uids, learned.label_fields or (), strict=True))
+    assert fields.pop("kayak") == {"price": 3, "sizes": ("s", "m")}
+    assert list(fields) == [*LABELS] and not any(fields.values())
+    tent = NewLabel(id="tent", text=LABELS["tent"], metadata={"price": 9})
+    learned = learn(put(2, tent), delete(3, "boots"), data=tiny_dataset())
+    fields = dict(zip(learned.labels.uids, learned.label_fields or (), strict=True))
+    assert (fields["tent"], "boots" in fields) == ({"price": 9}, False)
+
+
 def test_a_deleted_label_takes_its_pairs_along_and_starts_anew(learn: Learn) -> None:
     kept = {pair: weight for pair, weight in BEFORE.items() if pair[1] != "boots"}
     learned = learn(click(1, "mud", "boots"), delete(2, "boots"))

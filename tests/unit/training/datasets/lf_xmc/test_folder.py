@@ -136,6 +136,33 @@ def test_every_file_is_validated(folder: Path, name: str) -> None:
             lf_xmc.read(folder)
 
 
+def test_label_fields_are_found_by_uid(folder: Path) -> None:
+    assert lf_xmc.read(folder).label_fields is None
+    path = folder / "label_fields.json"
+    path.write_text('{"uid": "l1", "fields": {"price": 3, "sizes": ["s", "m"]}}\n')
+    assert lf_xmc.read(folder).label_fields == ({}, {"price": 3, "sizes": ("s", "m")})
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"fields": {}}', "uid: 'None' is no label's uid"),
+        ('{"uid": "l9", "fields": {}}', "uid: 'l9' is no label's uid"),
+        ('{"uid": "l0", "fields": {}}', "uid: is repeated"),
+        ('{"uid": "l1"}', "fields: must be an object"),
+        ('{"uid": "l1", "fields": {"x": {}}}', "x: must be a string, a number"),
+        ('{"uid": "l1", "fields": {"x": null}}', "x: must be a string, a number"),
+        ("[", "not valid JSON"),
+    ],
+)
+def test_bad_label_fields_are_named(folder: Path, line: str, said: str) -> None:
+    path = folder / "label_fields.json"
+    path.write_text(f'{{"uid": "l0", "fields": {{"x": 1}}}}\n{line}\n')
+    with pytest.raises(InvalidData) as caught:
+        lf_xmc.read(folder)
+    assert str(caught.value).startswith(f"{path}:2: {said}")
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "not gzip"])
 def test_damaged_gzip_is_named(folder: Path, damage: str) -> None:
     rows = (json.dumps({"uid": f"u{row}", "title": f"title {row * 7919}"}) for row in range(5000))

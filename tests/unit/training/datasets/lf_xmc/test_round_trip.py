@@ -52,6 +52,9 @@ def datasets(draw: st.DrawFn, *, with_metadata: bool) -> Dataset:
             metadata_of=linked(shape[0]),
         )
 
+    values = st.text(max_size=3) | st.booleans() | st.integers(-(2**53), 2**53)
+    lists = st.lists(st.text(max_size=3), max_size=3).map(tuple)
+    fields = st.dictionaries(st.text(max_size=3), values | lists, max_size=3)
     return Dataset(
         name=draw(st.text(st.characters(exclude_categories=["Cs"]))),
         train=split(),
@@ -61,12 +64,13 @@ def datasets(draw: st.DrawFn, *, with_metadata: bool) -> Dataset:
         fields=draw(st.sampled_from([("title",), ("title", "content")])),
         label_metadata=linked(len(labels)),
         metadata=metadata,
+        label_fields=draw(st.none() | st.tuples(*[fields] * len(labels))),
         source="made up",
     )
 
 
 def assert_equal(left: Dataset, right: Dataset) -> None:
-    for name in ("name", "labels", "propensity", "fields", "metadata", "source"):
+    for name in ("name", "labels", "propensity", "fields", "metadata", "source", "label_fields"):
         assert getattr(left, name) == getattr(right, name), name
     assert_same_matrix(left.label_metadata, right.label_metadata)
     for a, b in ((left.train, right.train), (left.test, right.test)):

@@ -1,0 +1,149 @@
+"""A catalogue's labels, ids and typed fields, and the errors of bad tables."""
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.core.errors import InvalidData
+from service.core.label_filter import MOST_CHARACTERS, MOST_ENTRIES
+from tests.support.tiny.tables import FORMATS, write_table
+from training.datasets.dataset import Texts
+from training.datasets.tables.catalogue import Catalogue, read_catalogue
+
+HEADER = ["sku", "title", "price", "brand", "stocked"]
+ROWS = [
+    ["A-1", "Rubber  boots", 29.9, "Acme", True],
+    ["A-2", "Camping tent", 199, "", False],
+    ["A-3", "Head lamp", 19.5, " Nordic ", True],
+]
+
+
+def read(path: Path, *fields: str, label_id: str | None = "sku") -> Catalogue:
+    return read_catalogue(path, text="title", label_id=label_id, fields=fields)
+
+
+def written(folder: Path, content: str, ending: str = "csv") -> Path:
+    path = folder / f"products.{ending}"
+    path.write_text(content)
+    return path
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_every_format_reads_the_same(tmp_path: Path, ending: str) -> None:
+    catalogue = read(write_table(tmp_path, ending, ROWS, HEADER), "price", "brand", "stocked")
+    assert catalogue.labels == Texts(
+        uids=("A-1", "A-2", "A-3"), texts=("Rubber boots", "Camping tent", "Head lamp")
+    )
+    brand = "Nordic" if ending.startswith(("csv", "tsv")) else " Nordic "
+    assert catalogue.fields == (
+        {"price": 29.9, "brand": "Acme", "stocked": True},
+        {"price": 199, "stocked": False},
+        {"price": 19.5, "brand": brand, "stocked": True},
+    )
+    assert catalogue.has_ids
+
+
+def test_without_ids_the_text_is_one(tmp_path: Path) -> None:
+    path = written(tmp_path, "title,price\nRed Boots,1\nhat,\nred  boots,1\n")
+    catalogue = read(path, "price", label_id=None)
+    assert catalogue.labels == Texts(uids=("red boots", "hat"), texts=("Red Boots", "hat"))
+    assert catalogue.fields == ({"price": 1}, {})
+    assert read(path, label_id=None).fields is None
+    lines = written(tmp_path, "red boots\nhat\n", "txt")
+    assert read(lines, label_id=None).labels.texts == ("red boots", "hat")
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["1", "-2.5", " 3e2 "], [1, -2.5, 300.0]),
+        (["1", "two"], ["1", "two"]),
+        (["0012", "13"], ["0012", "13"]),  # codes, whose zeros count
+        (["1_000", "7"], ["1_000", "7"]),
+        (["nan", "1"], ["nan", "1"]),
+        (["true", "FALSE"], [True, False]),
+        (["true", "1"], ["true", "1"]),
+        (["9007199254740992", "1"], [2**53, 1]),
+        ([" a ", "b"], ["a", "b"]),
+    ],
+)
+def test_the_cells_of_a_column_decide_about_its_type(
+    tmp_path: Path, cells: list[str], values: list[Any]
+) -> None:
+    rows = "".join(f"label {row},{cell}\n" for row, cell in enumerate(["", *cells]))
+    found = read(written(tmp_path, f"title,x\n{rows}"), "x", label_id=None).fields
+    assert found is not None
+    assert [fields.get("x") for fields in found] == [None, *values]
+    assert [type(fields["x"]) for fields in found[1:]] == [*map(type, values)]
+
+
+def test_lists_and_decimals(tmp_path: Path) -> None:
+    lines = written(tmp_path, '{"title": "a", "x": ["b", "c"]}\n{"title": "d", "x": []}\n', "jsonl")
+    assert read(lines, "x", label_id=None).fields == ({"x": ("b", "c")}, {})
+    pyarrow = pytest.importorskip("pyarrow", reason="PARQUET NOT READ: no pyarrow")
+    from pyarrow import parquet
+
+    table = {"sku": [7, 8], "title": ["a", "b"], "x": [Decimal("1.50"), None]}
+    parquet.write_table(pyarrow.table(table), tmp_path / "products.parquet")
+    catalogue = read(tmp_path / "products.parquet", "x")
+    assert catalogue.labels.uids == ("7", "8")
+    assert catalogue.fields == ({"x": 1.5}, {})
+
+
+@pytest.mark.parametrize(
+    ("ending", "content", "said"),
+    [
+        ("csv", "title\na\n", ":1: sku: there is no such column; the columns are title"),
+        ("csv", "sku,title,x\n1,,1\n", ":2: title: is empty"),
+        ("csv", "sku,title,x\n,a,1\n", ":2: sku: is empty"),
+        ("csv", "sku,title,x\n1,a,1\n1,b,1\n", ":3: sku: '1' has the text 'b', but 'a' in line 2"),
+        ("csv", "sku,title,x\n1,a,1\n1,A,2\n", ":3: sku: '1' has other fields than in line 2"),
+        ("csv", f"sku,title,x\n1,a,{2**53 + 2}\n", ":2: x: 9007199254740994.0 is no number of at"),
+        ("csv", "sku,title,x\n1,a,1e999\n", ":2: x: inf is no number of at most"),
+        ("csv", "sku,title,x\n", ": holds no rows"),
+        ("csv", "sku,title,x\n1,a,\n", ": has no value in any row of x"),
+        ("csv", f"sku,title,x\n1,a,{'y' * (MOST_CHARACTERS + 1)}\n", ":2: x: a name or a text has"),
+        ("jsonl", '{"sku": 1, "title": "a", "x": {"y": 1}}\n', ":1: x: must be a string, a number"),
+        ("jsonl", '{"sku": 1, "title": "a", "x": ["y", 2]}\n', ":1: x: must be a string, a number"),
+        ("jsonl", f'{{"sku": 1, "title": "a", "x": {2**60}}}\n', f":1: x: {2**60} is no number"),
+        ("jsonl", '{"sku": 1.5, "title": "a", "x": 1}\n', ":1: sku: must be a text, not float"),
+        (
+            "jsonl",
+            f'{{"sku": 1, "title": "a", "x": {["y"] * (MOST_ENTRIES + 1)}}}\n'.replace("'", '"'),
+            ":1: the label has 65 items in its lists; at most 64 are allowed",
+        ),
+    ],
+)
+def test_a_bad_table_is_an_error_with_its_line(
+    tmp_path: Path, ending: str, content: str, said: str
+) -> None:
+    path = written(tmp_path, content, ending)
+    with pytest.raises(InvalidData) as caught:
+        read(path, "x")
+    assert str(caught.value).startswith(f"{path}{said}")
+
+
+def test_more_fields_than_a_posted_label_may_have(tmp_path: Path) -> None:
+    names = [f"field {number}" for number in range(MOST_ENTRIES + 1)]
+    content = f"title,{','.join(names)}\na{',1' * len(names)}\n"
+    with pytest.raises(InvalidData, match=":2: the label has 65 fields; at most 64 are allowed"):
+        read(written(tmp_path, content), *names, label_id=None)
+    full = written(tmp_path, f"title,{','.join(names[:20])}\na{(',' + 'y' * 1_000) * 20}\n")
+    with pytest.raises(InvalidData, match=r":2: the label has 20,\d+ bytes of names and values"):
+        read(full, *names[:20], label_id=None)
+
+
+def test_a_label_is_named_by_id_or_by_text() -> None:
+    labels = Texts(uids=("7", "8", "9", "boots"), texts=("Boots", "hat", "Hat", "clogs"))
+    catalogue = Catalogue(labels=labels, has_ids=True)
+    assert [catalogue.id_of(named) for named in ("7", "BOOTS", "boots", "clogs")] == [
+        *("7", "7", "boots", "boots")
+    ]
+    assert catalogue.id_of("Scarf") == "scarf"
+    with pytest.raises(ValueError, match="'hat' is the text of 2 labels of the catalogue"):
+        catalogue.id_of("hat")
+    # An id that a label has by chance is not given to another text.
+    other = Catalogue(labels=Texts(uids=("scarf",), texts=("tie",)), has_ids=True)
+    assert other.id_of("SCARF") == "scarf~2"

@@ -1,0 +1,108 @@
+"""Typed fields of labels, such as price and brand: the metadata that a bundle's labels get.
+
+Filters of `/predict` read them. A value is a string, a number, a boolean or a list of strings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from service.core.errors import InvalidData
+from service.core.label_filter import (
+    LARGEST_INTEGER,
+    MOST_CHARACTERS,
+    MOST_ENTRIES,
+    MOST_METADATA_BYTES,
+    Metadata,
+    MetadataValue,
+    list_items,
+    metadata_bytes,
+)
+
+# As in JSON. A number with leading zeros is a code: as a number it would lose them.
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_BOOLEANS = {"true": True, "false": False}
+
+
+def checked_fields(values: Mapping[str, Any], *, path: Path, line: int) -> Metadata:
+    """Return one label's fields as they are kept, from JSON or parquet.
+
+    Raises `InvalidData` with `path`, `line` and the field, for a value of another type.
+    """
+    fields = {}
+    for name, value in values.items():
+        try:
+            fields[name] = _checked(value)
+        except ValueError as error:
+            raise InvalidData(path, str(error), line=line, field=name) from error
+    return fields
+
+
+def require_postable(fields: Metadata, *, path: Path, line: int) -> None:
+    """Raise `InvalidData` for fields that the service would refuse with its default limits."""
+    for name, value in fields.items():
+        texts = (name, *(value if isinstance(value, tuple) else [value]))
+        if any(len(text) > MOST_CHARACTERS for text in texts if isinstance(text, str)):
+            message = f"a name or a text has more than {MOST_CHARACTERS:,} characters"
+            raise InvalidData(path, message, line=line, field=name[:MOST_CHARACTERS])
+    for what, count, most in (
+        ("fields", len(fields), MOST_ENTRIES),
+        ("items in its lists", list_items(fields), MOST_ENTRIES),
+        ("bytes of names and values", metadata_bytes(fields), MOST_METADATA_BYTES),
+    ):
+        if count > most:
+            message = f"the label has {count:,} {what}; at most {most:,} are allowed"
+            raise InvalidData(path, message, line=line)
+
+
+def typed_cells(cells: Sequence[str]) -> Sequence[MetadataValue]:
+    """Return a column's cells of a csv or tsv file by the type that all non-empty ones have.
+
+    These are numbers, or true and false in any case, or else strings without surrounding spaces.
+    """
+    texts = [cell.strip() for cell in cells]
+    filled = [text for text in texts if text]
+    read: Callable[[str], MetadataValue] = str
+    if filled and all(map(_NUMBER.fullmatch, filled)):
+        read = _number
+    elif filled and all(text.lower() in _BOOLEANS for text in filled):
+        read = _boolean
+    return [read(text) if text else "" for text in texts]
+
+
+def _checked(value: Any) -> MetadataValue:
+    """Return a value as it is kept; raises `ValueError` if it is none."""
+    if isinstance(value, Decimal):  # in parquet
+        value = float(value)
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        if not abs(value) <= LARGEST_INTEGER:  # holds for NaN, too
+            raise ValueError(
+                f"{value} is no number of at most {LARGEST_INTEGER:,} in size; longer ones must be"
+                " strings"
+            )
+        return value
+    texts = value if isinstance(value, list) else [value]
+    if not all(isinstance(text, str) for text in texts):
+        kinds = sorted({type(text).__name__ for text in texts if not isinstance(text, str)})
+        listed = "a list with " if isinstance(value, list) else ""
+        raise ValueError(
+            "must be a string, a number, true, false or a list of strings, not"
+            f" {listed}{', '.join(kinds)}"
+        )
+    return tuple(value) if isinstance(value, list) else str(value)
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    whole = text.removeprefix("-").isdigit() and abs(number) <= LARGEST_INTEGER
+    return int(text) if whole else number
+
+
+def _boolean(text: str) -> bool:
+    return _BOOLEANS[text.lower()]
