@@ -69,8 +69,8 @@ def rules(
     plain = bare.view
     dated = _with_dates(plain, labels)
     conditions = list(islice(cycle(others), rules))
-    table = RuleTable.of(_rules(plain, conditions))
-    acting = RuleTable.of(_rules(plain, asked))
+    table = RuleTable.from_rules(_rules(plain, conditions))
+    acting = RuleTable.from_rules(_rules(plain, asked))
     views = {
         "without": plain,
         "rules": replace(plain, rules=table),

@@ -13,7 +13,7 @@ applies both alike. To add a kind of write, add a class here, list it in `Change
 | `PutItem`     | `item.put`     | `id`, `text`                         | [1, d]           |
 | `DeleteItem`  | `item.delete`  | `id`                                 | none             |
 | `PutRule`     | `rule.put`     | what `Rule.document` returns         | none             |
-| `DeleteRule`  | `rule.delete`  | `id`                                 | none             |
+| `DeleteRule`  | `rule.delete`  | `id`, `tenant`                       | none             |
 | `UseBundle`   | `bundle.use`   | `bundle`, `configured`               | none             |
 
 An instance's `weight` and a label's `boost` are left out if they are 1. All vectors are the
@@ -31,7 +31,8 @@ from typing import Any, ClassVar, Self, get_args
 import numpy as np
 
 from service.core.label_filter import as_metadata
-from service.core.rules import Rule, from_document
+from service.core.rules import Rule, from_document, tenant_of
+from service.core.tenant import Tenant
 from service.core.types import Event, Halves, NewInstance, NewItem, NewLabel
 
 Posted = NewLabel | NewInstance | NewItem  # what can be posted
@@ -187,12 +188,24 @@ class PutRule(ChangeWithoutTexts):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeleteRule(ChangeWithoutTexts):
-    """Delete the rule with this id; if there is none, only the version changes."""
+    """Delete a tenant's rule with this id; if there is none, only the version changes."""
 
     kind: ClassVar[str] = "rule.delete"
     summary: ClassVar[tuple[str, ...]] = ("id",)
 
     id: str
+    tenant: Tenant | None = None
+
+    def body(self) -> Mapping[str, Any]:
+        """Return what the label log stores."""
+        return (
+            {"id": self.id} if self.tenant is None else {"id": self.id, "tenant": str(self.tenant)}
+        )
+
+    @classmethod
+    def from_event(cls, event: Event, vectors_of: VectorsOf | None = None) -> Self:
+        """Read the change back; raises KeyError, TypeError or ValueError for a wrong body."""
+        return cls(sequence=event.sequence, id=event.body["id"], tenant=tenant_of(event.body))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

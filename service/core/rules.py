@@ -35,6 +35,7 @@ from typing import Any, Literal, get_args
 
 from service.core.errors import InvalidInput
 from service.core.label_filter import LabelFilter, parse
+from service.core.tenant import Tenant
 
 RuleMatch = Literal["exact", "phrase", "contains"]
 SPECIFICITY: Mapping[RuleMatch | None, int] = {"exact": 3, "phrase": 2, "contains": 1, None: 0}
@@ -61,7 +62,8 @@ class Boost:
 class Rule:
     """A rule as posted. Without a `query` it acts on every query, and `match` is None.
 
-    It acts from `starts_at` until before `expires_at`, Unix seconds; None sets no end.
+    It acts from `starts_at` until before `expires_at`, Unix seconds; None sets no end. A rule of a
+    `tenant` acts on the tenant's queries alone, and one without on those of clients without tenant.
     """
 
     id: str
@@ -73,6 +75,7 @@ class Rule:
     boost: Boost | None = None
     starts_at: float | None = None
     expires_at: float | None = None
+    tenant: Tenant | None = None
 
     @property
     def precedence(self) -> tuple[int, str]:
@@ -120,6 +123,7 @@ class Rule:
             "then": then or None,
             "starts_at": self.starts_at,
             "expires_at": self.expires_at,
+            "tenant": None if self.tenant is None else str(self.tenant),
         }
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -149,7 +153,18 @@ def from_document(document: Mapping[str, Any]) -> Rule:
         ),
         starts_at=document.get("starts_at"),
         expires_at=document.get("expires_at"),
+        tenant=tenant_of(document),
     )
+
+
+def tenant_of(document: Mapping[str, Any]) -> Tenant | None:
+    """Return the tenant of a rule's document; raises `ValueError` for a wrong one."""
+    if "tenant" not in document:
+        return None
+    try:
+        return Tenant.parse(document["tenant"])
+    except InvalidInput as error:
+        raise ValueError(str(error)) from error
 
 
 def _filter(document: Mapping[str, Any] | None) -> LabelFilter | None:

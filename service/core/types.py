@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.core.label_filter import LabelFilter, Metadata
+from service.core.tenant import Tenant
 
 # The names give the element type. Shapes are given where an array is used.
 Floats = NDArray[np.float32]
@@ -66,6 +67,7 @@ class PredictOptions:
     min_confidence: float = 0.0  # keywords of less confidence are left out
     words: float | None = None  # what shared words add to cosines of trained rows; None: no words
     filter: LabelFilter | None = None  # the labels that may answer; None: all
+    tenant: Tenant | None = None  # whose labels may answer; None: all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,6 +22,7 @@ from service.core.errors import NotReady
 from service.core.label_log import LabelLog, open_log
 from service.core.memory.view import View
 from service.core.prediction.predictor import QueryCache
+from service.core.tenant import Tenant
 from service.core.types import Answer, NewLabel
 from service.engine.bundle_admin import BundleAdmin
 from service.engine.bundle_directory import BundleDirectory
@@ -234,9 +235,19 @@ class Engine:
         self._require_ready()
         return await self._writes.write(operation, request=request)
 
-    async def put_labels(self, labels: Sequence[NewLabel]) -> Written:
-        """Create or replace labels; raises as `write`."""
-        return await self.write(PostLabels(items=tuple(labels)))
+    def view_of(self, tenant: Tenant | None) -> View:
+        """The newest view as a tenant sees it, which takes some milliseconds to make.
+
+        Raises `NotReady` unless the engine answers.
+        """
+        memory = self.loaded.memory
+        return memory.of_tenant(memory.view, tenant)
+
+    async def put_labels(
+        self, labels: Sequence[NewLabel], *, tenant: Tenant | None = None
+    ) -> Written:
+        """Create or replace a tenant's labels; raises as `write`."""
+        return await self.write(PostLabels(items=tuple(labels), tenant=tenant))
 
     async def snapshot(self, name: str | None) -> tuple[str, int]:
         """Write a snapshot; returns its name and the version it holds.
@@ -280,16 +291,25 @@ class Engine:
             return "failing"
         return "accepted" if self._encoding.warm else "limited"
 
-    def describe(self) -> dict[str, Any]:
-        """Describe what is served, for GET /info; raises `NotReady`."""
-        view, progress = self.view, self._admin.snapshot_progress()
-        rows = _rows(view)
-        return {
+    def describe(self, tenant: Tenant | None = None) -> dict[str, Any]:
+        """Describe what is served, for GET /info; raises `NotReady`.
+
+        A tenant learns what is its own, and the settings of the bundle.
+        """
+        view, progress = self.view_of(tenant), self._admin.snapshot_progress()
+        rows, facts = _rows(view), view.bundle.manifest
+        served = {
             "version": view.version,
             "device": "cpu" if view.bundle.device is None else view.bundle.device.name,
-            "bundle": manifest.as_document(view.bundle.manifest),
-            "score_kind": view.bundle.manifest.score_kind,
+            "score_kind": facts.score_kind,
             "novel_labels": "text" if view.bundle.novel is None else "irene",
+        }
+        if tenant is not None:
+            own = {"labels": len(view.labels), "rules": view.rules.count}
+            return {**served, "bundle": {"name": facts.name}, "memory": own, "snapshot": None}
+        return {
+            **served,
+            "bundle": manifest.as_document(facts),
             "memory": {
                 "base_rows": rows["base"],
                 "sealed_rows": rows["sealed"],
@@ -299,6 +319,7 @@ class Engine:
                 "unsealed_segments": sum(1 for _ in view.all_unsealed()),
                 "labels": len(view.labels),
                 "live_labels": len(view.labels.live),
+                "rules": len(view.rules),
                 "items": 0 if view.items is None else len(view.items),
                 "live_bytes": view.live_bytes,
             },

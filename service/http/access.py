@@ -1,8 +1,9 @@
 """Access control: API keys with their scopes, and the sites whose pages may write.
 
 Keys come from a file of `name:scopes:sha256(key)` lines. Scopes are `read`, `write`, `admin` and
-`metrics`, separated by commas. A client sends its key as `Authorization: Bearer KEY`. The file
-holds hashes only; they are compared in constant time.
+`metrics`, separated by commas. A line that ends in `:FIELD=VALUE` is a tenant's, with the scopes
+`read` and `write` at most. A client sends its key as `Authorization: Bearer KEY`. The file holds
+hashes only; they are compared in constant time.
 
 A web page can make the visitor's browser send requests to any address that the browser can reach,
 such as a service on the visitor's own machine. Two headers, which no page can forge, reveal such
@@ -22,7 +23,7 @@ import hmac
 import ipaddress
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -32,11 +33,13 @@ from service.core.errors import (
     Forbidden,
     ForeignOrigin,
     InvalidConfig,
+    InvalidInput,
     KeymatchError,
     MalformedHttp,
     Unauthenticated,
     UnknownHost,
 )
+from service.core.tenant import Tenant
 
 if TYPE_CHECKING:  # `keymatch key` imports neither
     from starlette.types import Scope
@@ -44,6 +47,7 @@ if TYPE_CHECKING:  # `keymatch key` imports neither
     from service.settings import ServerSettings
 
 SCOPES = ("read", "write", "admin", "metrics")
+TENANT_SCOPES = ("read", "write")
 KEY_BYTES = 32  # random bytes in a new key
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NEW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
@@ -54,11 +58,20 @@ MOST_REMEMBERED = 64  # Host values whose check is cached; a name may come with 
 
 @dataclass(frozen=True, kw_only=True)
 class ApiKey:
-    """One key of the keys file."""
+    """One key of the keys file. Without a tenant, it sees and changes everything."""
 
     name: str
     scopes: frozenset[str]
     digest: str
+    tenant: Tenant | None = None
+
+    @property
+    def client(self) -> str:
+        """The name with the tenant, by which idempotency keys of clients are told apart."""
+        return self.name if self.tenant is None else f"{self.name}@{self.tenant}"
+
+
+ANYONE = ApiKey(name="", scopes=frozenset(), digest="")  # if no keys are configured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +80,13 @@ class Access:
 
     keys: tuple[ApiKey, ...] = ()
 
-    def check(self, authorization: bytes | None, scope: str) -> str:
-        """Return the name of the API key in a header, or "" if no keys are configured.
+    def check(self, authorization: bytes | None, scope: str) -> ApiKey:
+        """Return the API key in a header, or `ANYONE` if no keys are configured.
 
         Raises `Unauthenticated` without a known key, and `Forbidden` if the key lacks the scope.
         """
         if not self.keys:
-            return ""
+            return ANYONE
         scheme, _, given = (authorization or b"").partition(b" ")
         if scheme.lower() != b"bearer" or not given.strip():
             raise Unauthenticated("send an API key as 'Authorization: Bearer KEY'")
@@ -85,7 +98,7 @@ class Access:
         allowed = [key for key in holders if scope in key.scopes]
         if not allowed:
             raise Forbidden(f"this API key lacks the scope {scope!r}")
-        return allowed[0].name
+        return allowed[0]
 
 
 def read_keys(path: Path) -> Access:
@@ -106,7 +119,7 @@ def read_keys(path: Path) -> Access:
     return Access(keys=keys)
 
 
-def new_key(name: str, scopes: Sequence[str]) -> tuple[str, str]:
+def new_key(name: str, scopes: Sequence[str], *, tenant: Tenant | None = None) -> tuple[str, str]:
     """Return a new random key, and the line of the keys file that admits it.
 
     Raises `InvalidConfig` for a name or a scope that the file cannot hold.
@@ -124,9 +137,12 @@ def new_key(name: str, scopes: Sequence[str]) -> tuple[str, str]:
             f" {', '.join(SCOPES)}, separated by commas",
             field="scopes",
         )
+    if tenant is not None:
+        _require_tenant_scopes(scopes, "scopes")
     key = secrets.token_urlsafe(KEY_BYTES)
     ordered = ",".join(scope for scope in SCOPES if scope in scopes)
-    return key, f"{name}:{ordered}:{hashlib.sha256(key.encode()).hexdigest()}"
+    line = f"{name}:{ordered}:{hashlib.sha256(key.encode()).hexdigest()}"
+    return key, line if tenant is None else f"{line}:{tenant}"
 
 
 def require_keys(server: ServerSettings, access: Access) -> None:
@@ -155,15 +171,34 @@ def is_loopback(host: str) -> bool:
 
 
 def _parse(line: str, where: str) -> ApiKey:
-    parts = line.split(":")
-    if len(parts) != 3 or not parts[0]:
-        raise InvalidConfig(f"{where}: expected name:scopes:sha256(key)")
-    name, scopes, digest = parts[0], frozenset(parts[1].split(",")), parts[2].lower()
+    parts = line.split(":", 3)
+    try:
+        name, scopes_text, digest, *rest = parts
+        tenant = Tenant.parse(rest[0]) if rest else None
+    except (ValueError, InvalidInput):  # the line is not quoted: it may hold a key
+        name = digest = scopes_text = ""
+        tenant = None
+    if not name:
+        raise InvalidConfig(
+            f"{where}: expected name:scopes:sha256(key), and for a tenant :field=value behind it"
+        )
+    scopes, digest = frozenset(scopes_text.split(",")), digest.lower()
     if not scopes <= set(SCOPES):
         raise InvalidConfig(f"{where}: scopes are {', '.join(SCOPES)}")
     if not _DIGEST.fullmatch(digest):
         raise InvalidConfig(f"{where}: the key's SHA-256 must be 64 hexadecimal digits")
-    return ApiKey(name=name, scopes=scopes, digest=digest)
+    if tenant is not None:
+        _require_tenant_scopes(scopes, where)
+    return ApiKey(name=name, scopes=scopes, digest=digest, tenant=tenant)
+
+
+def _require_tenant_scopes(scopes: Collection[str], where: str) -> None:
+    further = sorted(set(scopes) - set(TENANT_SCOPES))
+    if further:
+        raise InvalidConfig(
+            f"{where}: a tenant's key has the scopes {' and '.join(TENANT_SCOPES)} at most, not"
+            f" {further[0]}"
+        )
 
 
 class Sites:

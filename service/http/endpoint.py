@@ -24,11 +24,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.core.errors import InvalidInput, KeymatchError
+from service.core.errors import Forbidden, InvalidInput, KeymatchError
+from service.core.tenant import Tenant
 from service.engine.engine import Engine
 from service.engine.writing.operations import RequestKey
 from service.http import problems
-from service.http.access import Access
+from service.http.access import ANYONE, Access
 from service.http.bounded_model import BoundedModel
 from service.http.request_body import (
     JSON,
@@ -112,6 +113,7 @@ class Call(Generic[Input]):
     received: float  # when the request arrived, before its body was read, by `monotonic`
     hold: Hold  # memory that the request reserves until its answer is sent
     idempotency: RequestKey | None = None
+    tenant: Tenant | None = None  # of the API key; None sees everything
 
     @property
     def path_id(self) -> str:
@@ -133,11 +135,12 @@ class Endpoint(Generic[Input]):
     handler: Callable[[Call[Input]], Awaitable[Any]]
     description: str = ""  # details beyond the summary
     scope: str | None = None  # that the API key must have; None: no key is needed
+    for_tenants: bool = True  # whether an API key of a tenant may use the route
     body: type[Input] | None = None
     body_required: bool = True  # False: an empty body means {}
     query: type[Input] | None = None
     # A second form of the route, newline-delimited JSON, with the types of a line of each.
-    stream: Callable[[Hold], ASGIApp] | None = None
+    stream: Callable[[Hold, Tenant | None], ASGIApp] | None = None
     line: type[BaseModel] | None = None
     line_answer: Any = None
     answer: Any = None  # the type of the JSON answer; None if the answer is not JSON
@@ -239,9 +242,11 @@ class EndpointRoute(Route):
 
     async def _answer(self, scope: Scope, receive: Receive, received: float, hold: Hold) -> ASGIApp:
         """Return the answer to a request that arrived at `received`."""
-        endpoint, key_name = self._endpoint, ""
+        endpoint, key = self._endpoint, ANYONE
         if endpoint.scope is not None:
-            key_name = self._access.check(header(scope, b"authorization"), endpoint.scope)
+            key = self._access.check(header(scope, b"authorization"), endpoint.scope)
+            if key.tenant is not None and not endpoint.for_tenants:
+                raise Forbidden("the API key of a tenant cannot use this route")
         request = Request(scope, receive)
         if endpoint.has_path_id:
             require_utf8(scope["raw_path"], "path")
@@ -253,13 +258,13 @@ class EndpointRoute(Route):
                     field=HEADER,
                 )
             is_gzip(scope)  # raises, if at all, before the answer begins
-            return endpoint.stream(hold)
+            return endpoint.stream(hold, key.tenant)
         body = await self._input(request, hold)
-        call = Call(request=request, input=body, received=received, hold=hold)
+        call = Call(request=request, input=body, received=received, hold=hold, tenant=key.tenant)
         if endpoint.idempotent:
             call.idempotency = await self._side_thread.run_if(
                 hold.size and header(scope, _KEY_HEADER),
-                partial(request_key, request, body, key_name=key_name),
+                partial(request_key, request, body, key_name=key.client),
             )
         answer = await endpoint.handler(call)
         if isinstance(answer, Response):

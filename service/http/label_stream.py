@@ -25,6 +25,7 @@ from service.core.errors import (
     NotReady,
     Overloaded,
 )
+from service.core.tenant import Tenant
 from service.core.types import NewLabel
 from service.engine.writing.operations import Written
 from service.http import problems
@@ -231,6 +232,7 @@ class LabelStream:
     model: BoundedModel[LabelBody]  # of a line
     side_thread: SideThread
     apply: Callable[[Sequence[NewLabel]], Awaitable[Written]]  # writes labels, all or none
+    tenant: Tenant | None = None  # whose labels they are
     draining: Callable[[], bool]  # returns whether the service shuts down
     limits: Limits
     telemetry: Telemetry
@@ -303,7 +305,7 @@ class LabelStream:
             raise BodyTooLarge(f"the line has more than the {limit} bytes that are allowed")
         return await self.side_thread.run_if(
             len(line.content) > SMALL_BYTES,
-            lambda content: validated(self.model, content, what="line").to_label(),
+            lambda content: validated(self.model, content, what="line").to_label(self.tenant),
             line.content,
         )
 
@@ -342,7 +344,7 @@ class LabelStream:
             if entry.problem
             else {
                 "line": entry.line,
-                **label_status(next(written_labels)),
+                **label_status(next(written_labels), tenant=self.tenant),
                 "version": written.version,
             }
             for entry in batch

@@ -6,7 +6,7 @@ validate and document requests.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -28,12 +28,13 @@ from pydantic import (
     model_validator,
 )
 
-from service.core.errors import echoed
+from service.core.errors import InvalidInput, echoed
 from service.core.label_filter import (
     GROUPS,
     LARGEST_INTEGER,
     LabelFilter,
     Metadata,
+    MetadataValue,
     as_metadata,
     list_items,
     metadata_bytes,
@@ -41,6 +42,7 @@ from service.core.label_filter import (
 )
 from service.core.lexical.words import TypedQuery
 from service.core.rules import Boost, Pin, Rule, RuleMatch
+from service.core.tenant import Tenant
 from service.core.text_identity import MOST_ID_CHARACTERS, identity
 from service.core.types import MatchType, NewInstance, NewItem, NewLabel, Spelling
 from service.engine.writing.label_merge import LabelMerge
@@ -254,16 +256,34 @@ class LabelBody(StrictModel):
         1.0, gt=0, le=LARGEST_WEIGHT, allow_inf_nan=False, description=BOOST_DESCRIPTION
     )
 
-    def to_label(self) -> NewLabel:
-        """Return the label. Its id is empty if the request has none; the writer then chooses it."""
+    def to_label(self, tenant: Tenant | None = None, *, at: str = "") -> NewLabel:
+        """Return a tenant's label. Its id is empty if the request has none, to be chosen later.
+
+        Raises `InvalidInput` for metadata of another tenant, with the path `at` of the label.
+        """
+        metadata = as_metadata(self.metadata)
+        if tenant is not None:
+            require_own(metadata, tenant, at=at)
+            metadata = {**metadata, tenant.field: tenant.value}
         return NewLabel(
             id=self.id or "",
             text=self.text,
             queries=tuple(dict.fromkeys(self.queries)),
-            metadata=as_metadata(self.metadata),
+            metadata=metadata,
             starts_at=unix_seconds(self.starts_at),
             expires_at=unix_seconds(self.expires_at),
             boost=max(self.boost, SMALLEST_WEIGHT),
+        )
+
+
+def require_own(
+    metadata: Mapping[str, MetadataValue | None], tenant: Tenant, *, at: str = ""
+) -> None:
+    """Raise `InvalidInput` for metadata that would give a label to another tenant."""
+    if tenant.field in metadata and metadata[tenant.field] != tenant.value:
+        raise InvalidInput(
+            f"this API key writes only labels with {tenant}",
+            field=f"{at}metadata.{tenant.field}",
         )
 
 
@@ -300,13 +320,16 @@ class MergeBody(StrictModel):
         description="Replaces the boost. Default: it stays; 1 removes it.",
     )
 
-    def to_merge(self, label_id: str) -> LabelMerge:
-        """Return the changes to the label with this id."""
+    def to_merge(self, label_id: str, tenant: Tenant | None) -> LabelMerge:
+        """Return the changes to the label with this id; raises as `require_own`."""
+        metadata: Mapping[str, MetadataValue | None] = as_metadata(self.metadata)
+        if tenant is not None:
+            require_own(metadata, tenant)
         return LabelMerge(
             id=label_id,
             text=self.text,
             queries=tuple(self.queries),
-            metadata=as_metadata(self.metadata),
+            metadata=metadata,
             dates={
                 name: unix_seconds(getattr(self, name))
                 for name in ("starts_at", "expires_at")
@@ -453,8 +476,8 @@ class RuleBody(StrictModel):
             raise ValueError("boosts either `labels` or those that pass a `filter`")
         return self
 
-    def to_rule(self, at: str, *, most: int) -> Rule:
-        """Return the rule of the field `at`; raises `InvalidInput` for a wrong filter.
+    def to_rule(self, at: str, *, most: int, tenant: Tenant | None) -> Rule:
+        """Return a tenant's rule of the field `at`; raises `InvalidInput` for a wrong filter.
 
         A filter has at most `most` conditions and values.
         """
@@ -479,6 +502,7 @@ class RuleBody(StrictModel):
             ),
             starts_at=unix_seconds(self.starts_at),
             expires_at=unix_seconds(self.expires_at),
+            tenant=tenant,
         )
 
     def _consequences(self) -> tuple[list[str], list[PinBody], BoostBody | None]:

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from service.core.errors import AnswerTooLarge, echoed
 from service.core.label_filter import Metadata, list_items, metadata_bytes
 from service.core.memory.view import View
+from service.core.tenant import Tenant
 from service.core.types import (
     Answer,
     Evidence,
@@ -160,9 +161,9 @@ def instances_answer(
     return {**answer, "left_out": left_out}
 
 
-def shown_label(view: View, label_id: str) -> ShownLabelAnswer:
-    """Return the answer of GET /labels/{label_id}; raises `UnknownLabel`."""
-    label = view.labels.require(label_id)
+def shown_label(view: View, label_id: str, tenant: Tenant | None) -> ShownLabelAnswer:
+    """Return the answer of GET /labels/{label_id} for a tenant; raises `UnknownLabel`."""
+    label = view.labels.of(tenant).require(label_id)
     return {**label_answer(label), "clicked": _clicks(view, label.index)}
 
 
@@ -213,13 +214,17 @@ def _metadata_size(metadata: Metadata) -> int:
     return metadata_bytes(metadata) + 6 * len(metadata) + 3 * list_items(metadata)
 
 
-def label_status(label: WrittenLabel) -> LabelStatus:
-    """Return what was done with one posted label."""
+def label_status(label: WrittenLabel, *, tenant: Tenant | None = None) -> LabelStatus:
+    """Return what was done with one posted label, with ids as its tenant knows them."""
+
+    def shown(stored_id: str) -> str:
+        return stored_id if tenant is None else tenant.shown_id(stored_id)
+
     return {
-        "id": label.id,
+        "id": shown(label.id),
         "status": label.status,
         "neighbours": [
-            {"id": neighbour.id, "text": neighbour.text, "similarity": neighbour.similarity}
+            {"id": shown(neighbour.id), "text": neighbour.text, "similarity": neighbour.similarity}
             for neighbour in label.neighbours
         ],
     }

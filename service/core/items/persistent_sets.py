@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 Key = tuple[str, int]  # a text and a place: equal texts are ordered by place
 
@@ -54,10 +55,14 @@ class SortedKeys:
         for chunk in self.chunks[number + 1 :]:
             yield from chunk
 
+    def places(self, text: str) -> Iterator[int]:
+        """Yield the places of the keys with this text, ascending."""
+        alike = takewhile(lambda key: key[0] == text, self.above((text, -1)))
+        return (place for _, place in alike)
+
     def first(self, text: str) -> int | None:
         """Return the first place of a key with this text, or None if there is none."""
-        found, place = next(self.above((text, -1)), ("", -1))
-        return place if place >= 0 and found == text else None
+        return next(self.places(text), None)
 
     def _chunk_of(self, key: Key) -> int:
         """Return the number of the only chunk that may contain the key."""

@@ -133,7 +133,7 @@ class Draft:
 
     @_apply.register
     def _delete_rule(self, change: DeleteRule) -> None:
-        self.rules = self.rules.delete(change.id)
+        self.rules = self.rules.delete(change.id, change.tenant)
 
     @_apply.register
     def _put_item(self, change: PutItem) -> None:

@@ -23,9 +23,12 @@ from service.core.label_filter import Condition, LabelFilter
 from service.core.memory.label_table import LabelTable
 from service.core.memory.part import BaseRows, RowPart, entries_of
 from service.core.memory.view import View
+from service.core.tenant import Tenant
 from service.core.types import Bools, Indices, Rows
 
-KEPT_FILTERS = 32  # of a memory
+KEPT_FILTERS = 32  # of a memory, and views of tenants
+
+_Key = tuple[Tenant | None, LabelFilter | None]  # without a filter, the view of all the tenant's
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,7 +57,7 @@ class FilteredViews:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._kept: LRUCache[LabelFilter, Filtered] = LRUCache(KEPT_FILTERS)
+        self._kept: LRUCache[_Key, Filtered] = LRUCache(KEPT_FILTERS)
         self._active: _Active | None = None
         self._lock = Lock()
 
@@ -80,15 +83,27 @@ class FilteredViews:
 
     def of(self, view: View, wanted: LabelFilter) -> View:
         """Return `view` without the labels that do not pass."""
+        return self._made(view, wanted, (view.labels.tenant, wanted))
+
+    def of_tenant(self, view: View, tenant: Tenant) -> View:
+        """Return `view` with the labels and rules of a tenant alone."""
+        return self._made(view, tenant.filter, (tenant, None))
+
+    def _made(self, view: View, wanted: LabelFilter, key: _Key) -> View:
+        tenant, only = key
         with self._lock:
-            before = self._kept.get(wanted)
+            before = self._kept.get(key)
         if before is not None and before.of is view:
             return before.view
         made = filtered(view, wanted, before)
+        if only is None:
+            labels, rules = made.view.labels.of(tenant), view.rules.of(tenant)
+            own = replace(made.view, labels=labels, rules=rules, missing_fields=())
+            made = replace(made, view=own)
         with self._lock:
-            newest = self._kept.get(wanted)
+            newest = self._kept.get(key)
             if newest is None or newest.of.version <= view.version:
-                self._kept[wanted] = made
+                self._kept[key] = made
         return made.view
 
 

@@ -26,12 +26,13 @@ from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.rule_table import RuleTable, bytes_of_rule
 from service.core.memory.view import View
 from service.core.rules import Rule
+from service.core.tenant import Tenant
 from service.core.text_identity import IdentityLookup
 from service.core.types import NewInstance, NewItem
 
 
 class KnowledgeMemory:
-    """Publishes views. Threads may use `view`, `only`, `active`, `seal`; the single writer all."""
+    """Publishes views. Threads may use `view`, the views that are made of it, and `seal`."""
 
     def __init__(
         self, bundle: Bundle, limits: MemoryLimits | None = None, *, version: int = 0
@@ -56,7 +57,7 @@ class KnowledgeMemory:
             ownership=RowOwnership.of_bundle(bundle),
             items=None if bundle.items is None else ItemMemory.of(bundle.items),
             fusion=None if bundle.items is None else OnnxFusion(bundle.items.fusion),
-            rules=RuleTable.of(bundle.rules),
+            rules=RuleTable.from_rules(bundle.rules),
         )
 
     @property
@@ -67,6 +68,10 @@ class KnowledgeMemory:
     def only(self, view: View, wanted: LabelFilter | None) -> View:
         """Return one of this memory's views without the labels that do not pass a filter."""
         return view if wanted is None else self._filtered.of(view, wanted)
+
+    def of_tenant(self, view: View, tenant: Tenant | None) -> View:
+        """Return one of this memory's views as a tenant sees it; None sees all."""
+        return view if tenant is None else self._filtered.of_tenant(view, tenant)
 
     def active(self, view: View, now: float) -> View:
         """Return one of these views without labels and rules that have not started or have expired.

@@ -11,17 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
+from operator import itemgetter
 
 import numpy as np
 from rpds import HashTrieMap
 
 from service.core.bundle.label_details import LabelDetails
-from service.core.errors import UnknownLabel, echoed
+from service.core.errors import InvalidInput, UnknownLabel, echoed
 from service.core.files.text_store import TextStore
 from service.core.items.persistent_sets import SortedKeys
 from service.core.label_filter import Metadata, metadata_bytes
 from service.core.memory.label_fields import LabelFields
 from service.core.page_cursor import FIRST_PAGE, PageCursor
+from service.core.tenant import Tenant
 from service.core.text_identity import IdentityLookup, free_id, identity
 from service.core.types import Bools, Floats, Indices, Label, NewLabel
 
@@ -46,7 +48,8 @@ class LabelTable:
 
     `fields` holds metadata, dates and boosts of all labels. In a table of some labels alone
     (`only`), `kept` is a bitmap over all columns; other labels seem to be deleted. `factors` [C]
-    replace the boosts of labels in a table that is `boosted`.
+    replace the boosts of labels in a table that is `boosted`. The table `of` a `tenant` reads and
+    shows ids as the tenant knows them, and finds its labels alone.
     """
 
     base_ids: TextStore
@@ -62,6 +65,7 @@ class LabelTable:
     fields: LabelFields = field(default_factory=partial(LabelFields.of, ()))
     kept: bytes | None = None
     factors: Floats | None = None
+    tenant: Tenant | None = None
 
     def __len__(self) -> int:
         """Return the number of labels."""
@@ -117,15 +121,31 @@ class LabelTable:
             factors[: len(known)] = known
         return factors
 
+    def of(self, tenant: Tenant | None) -> LabelTable:
+        """Return the table as a tenant sees it; None sees every label."""
+        return self if tenant is None else replace(self, tenant=tenant)
+
     def column(self, label_id: str) -> int | None:
         """Return the column of a label id, or None if there is no such label or it was deleted."""
-        column = self.column_by_id.get(label_id)
+        if self.tenant is None:
+            return self._stored_column(label_id)
+        stored = map(self._stored_column, self.tenant.stored_ids(label_id))
+        return next(
+            (column for column in stored if column is not None and self._owns(column)), None
+        )
+
+    def _stored_column(self, stored_id: str) -> int | None:
+        column = self.column_by_id.get(stored_id)
         if column is None:
-            column = self.base_ids.find(label_id)
+            column = self.base_ids.find(stored_id)
         if column is None or column == _DELETED:
             return None
         hidden = self.kept is not None and not self.kept[column >> 3] >> (column & 7) & 1
         return None if hidden else column
+
+    def _owns(self, column: int) -> bool:
+        """Return whether the label at a column is the tenant's."""
+        return self.tenant is None or self.tenant.owns(self.shown_at(column)[3])
 
     def get(self, label_id: str) -> Label | None:
         """Return the label with this id, or None if there is none or it was deleted."""
@@ -140,22 +160,35 @@ class LabelTable:
         return label
 
     def identified(self, label: NewLabel) -> NewLabel:
-        """Return a label that is about to be put, with its id.
+        """Return a label that is about to be put, with the id under which it is stored.
 
         A label without an id gets the id of the known label with the same text identity. If several
         labels have this identity, the label with the identity as its id is preferred, then the
         first column. If no label has it, the identity becomes the id (`free_id`).
+
+        Raises `InvalidInput` if the id is stored for a label that is not the tenant's.
         """
         if label.id:
-            return label
+            return label if self.tenant is None else replace(label, id=self._stored_id(label.id))
         wanted = identity(label.text)
         known = self.column(wanted)
         if known is None or identity(self.text_at(known)) != wanted:
             known = self._first_column(wanted)
         if known is not None:
-            return replace(label, id=self.id_at(known))
+            return replace(label, id=self.stored_id_at(known))
         made = free_id(wanted, taken=lambda made: self.column(made) is not None)
-        return replace(label, id=made)
+        return replace(label, id=self._stored_id(made))
+
+    def _stored_id(self, label_id: str) -> str:
+        if self.tenant is None:
+            return label_id
+        known = self.column(label_id)
+        if known is not None:
+            return self.stored_id_at(known)
+        stored = self.tenant.stored_id(label_id)
+        if self._stored_column(stored) is not None:  # it was posted without the tenant's value
+            raise InvalidInput(f"the id {echoed(label_id)} is taken; choose another", field="id")
+        return stored
 
     def as_posted(self, label_id: str) -> NewLabel | None:
         """Return the label as a client would post it, or None if there is none."""
@@ -176,11 +209,11 @@ class LabelTable:
         """Return the label of a column."""
         label = self.live.get(column)
         if label is not None:
-            return label
+            return label if self.tenant is None else replace(label, id=self._shown(label.id))
         details = self.base_details.at(column)
         return Label(
             index=column,
-            id=self.base_ids[column],
+            id=self._shown(self.base_ids[column]),
             text=self.base_texts[column],
             queries=details.queries,
             metadata=details.metadata,
@@ -195,9 +228,9 @@ class LabelTable:
         """Return id, text, `novel` and metadata, which answers show, in half the time of `at`."""
         label = self.live.get(column)
         if label is not None:
-            return label.id, label.text, label.novel, label.metadata
-        details = self.base_details.at(column)
-        return self.base_ids[column], self.base_texts[column], details.novel, details.metadata
+            return self._shown(label.id), label.text, label.novel, label.metadata
+        details, label_id = self.base_details.at(column), self._shown(self.base_ids[column])
+        return label_id, self.base_texts[column], details.novel, details.metadata
 
     def text_at(self, column: int) -> str:
         """Return the text of a column's label."""
@@ -206,8 +239,15 @@ class LabelTable:
 
     def id_at(self, column: int) -> str:
         """Return the label id of a column."""
+        return self._shown(self.stored_id_at(column))
+
+    def stored_id_at(self, column: int) -> str:
+        """Return the id under which the label of a column is stored, whoever the tenant is."""
         label = self.live.get(column)
         return self.base_ids[column] if label is None else label.id
+
+    def _shown(self, stored_id: str) -> str:
+        return stored_id if self.tenant is None else self.tenant.shown_id(stored_id)
 
     def put(self, label: Label) -> LabelTable:
         """Return a table that holds `label` at its column, an existing one or the next."""
@@ -245,8 +285,9 @@ class LabelTable:
     def page(self, *, after: PageCursor = FIRST_PAGE, size: int) -> list[Label]:
         """Return the first `size` labels posted since the bundle, after the cursor, by id."""
         ids = self._live_ids
-        above = islice(ids, bisect_right(ids, after.prefix), None)
-        return [self.require(label_id) for label_id in islice(after.skip(above, id_of=str), size)]
+        above = islice(ids, bisect_right(ids, (after.prefix, self.columns)), None)
+        columns = after.skip(above, id_of=itemgetter(0))
+        return [self.at(column) for _, column in islice(columns, size)]
 
     def _first_column(self, text_identity: str) -> int | None:
         """Return the first column of a label whose text has this identity, or None."""
@@ -255,8 +296,11 @@ class LabelTable:
             for column in self.base_identities.places(text_identity)
             if column not in self.live and not self.is_deleted(np.array([column]))[0]
         )
-        columns = (next(of_base, None), self.identities.first(text_identity))
-        return min((column for column in columns if column is not None), default=None)
+        firsts = (
+            next(filter(self._owns, columns), None)
+            for columns in (of_base, self.identities.places(text_identity))
+        )
+        return min((column for column in firsts if column is not None), default=None)
 
     def _without_posted(self, column: int) -> LabelTable:
         """Return the table without the label that was posted at `column`, if there is one."""
@@ -271,11 +315,11 @@ class LabelTable:
         )
 
     @cached_property
-    def _live_ids(self) -> list[str]:
-        """The ids of all labels posted since the bundle, sorted. Each table sorts them once."""
+    def _live_ids(self) -> list[tuple[str, int]]:
+        """The ids and columns of all labels posted since the bundle, sorted once by each table."""
         columns = np.fromiter(self.live.keys(), np.int32, len(self.live))
         kept = columns[~self.is_deleted(columns)] if self.kept is not None else columns
-        return sorted(self.live[column].id for column in kept.tolist())
+        return sorted((self.id_at(column), column) for column in kept.tolist())
 
 
 def bytes_of_label(label: Label | NewLabel) -> int:

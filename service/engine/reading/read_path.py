@@ -276,12 +276,13 @@ def _encode_and_search(
 
 
 def _filtered(task: QueryTask, watch: Stopwatch) -> QueryTask:
-    """Return the task with a view of the labels alone that are active and pass its filter."""
-    memory, wanted = task.request.loaded.memory, task.request.options.filter
-    if wanted is None and not task.view.dated:
+    """Return the task with a view of the labels alone that answer its request."""
+    memory, options = task.request.loaded.memory, task.request.options
+    if options.filter is None and options.tenant is None and not task.view.dated:
         return task
     with watch.stage("filter"):
-        return replace(task, view=memory.only(memory.active(task.view, time()), wanted))
+        view = memory.of_tenant(memory.active(task.view, time()), options.tenant)
+        return replace(task, view=memory.only(view, options.filter))
 
 
 class _Encoded(NamedTuple):

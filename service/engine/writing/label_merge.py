@@ -16,6 +16,7 @@ from service.core.changes import Posted
 from service.core.encoding.representer import EncodedItem
 from service.core.errors import InvalidInput, KeymatchError, Overloaded
 from service.core.label_filter import MetadataValue, list_items, metadata_bytes
+from service.core.tenant import Tenant
 from service.core.types import NewLabel
 from service.engine.writing.operations import Commit, Operation, PostLabels, Written
 from service.settings import Limits
@@ -58,11 +59,12 @@ class LabelMerge:
 
 @dataclass(frozen=True, kw_only=True)
 class MergeIntoLabel:
-    """Merge into the label `base`; it is None if no label has the id."""
+    """Merge into the tenant's label `base`; it is None if no label has the id."""
 
     merge: LabelMerge
     base: NewLabel | None
     limits: Limits
+    tenant: Tenant | None = None
 
     @cached_property
     def items(self) -> Sequence[Posted]:
@@ -77,12 +79,13 @@ class MergeIntoLabel:
         Raises `UnknownLabel`, `LabelChanged` if the label is no longer `base`, `InvalidInput` or
         `MemoryFull`.
         """
-        commit.draft.labels.require(self.merge.id)
-        label = commit.draft.labels.as_posted(self.merge.id)
+        table = commit.draft.labels.of(self.tenant)
+        table.require(self.merge.id)
+        label = table.as_posted(self.merge.id)
         if label is None or label != self.base:
             raise LabelChanged("the label has changed since it was read")
         merged = self.merge.into(label, self.limits)
-        return PostLabels(items=(merged,)).plan(commit, encoded_items)
+        return PostLabels(items=(merged,), tenant=self.tenant).plan(commit, encoded_items)
 
 
 class LabelChanged(KeymatchError):
@@ -95,15 +98,17 @@ async def merge_label(
     label: Callable[[], NewLabel | None],
     write: Callable[[Operation], Awaitable[Written]],
     limits: Limits,
+    tenant: Tenant | None = None,
 ) -> Written:
-    """Merge into the newest state of a label; `label` returns it from the newest view.
+    """Merge into the newest state of a tenant's label; `label` returns it from the newest view.
 
     Raises as `write` and `MergeIntoLabel.plan`, and `Overloaded` if other writes changed the label
     before each attempt.
     """
     for _ in range(ATTEMPTS):
         with suppress(LabelChanged):
-            return await write(MergeIntoLabel(merge=merge, base=label(), limits=limits))
+            operation = MergeIntoLabel(merge=merge, base=label(), limits=limits, tenant=tenant)
+            return await write(operation)
     raise Overloaded("other writes change this label all the time", retry_after=1)
 
 

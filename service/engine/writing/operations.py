@@ -26,12 +26,20 @@ from service.core.changes import (
     rows_of,
 )
 from service.core.encoding.representer import EncodedItem, Neighbour
-from service.core.errors import KeymatchError, NotInBundle, UnknownItem, UnknownLabels, echoed
+from service.core.errors import (
+    InvalidInput,
+    KeymatchError,
+    NotInBundle,
+    UnknownItem,
+    UnknownLabels,
+    echoed,
+)
 from service.core.items.item_memory import ItemMemory
 from service.core.memory.draft import Draft
 from service.core.memory.label_table import LabelTable
 from service.core.replay import texts_of
 from service.core.rules import Rule
+from service.core.tenant import Tenant
 from service.core.types import NewInstance, NewItem, NewLabel
 from service.engine.loaded_bundle import LoadedBundle
 
@@ -116,15 +124,17 @@ class Commit:
         """Raise `MemoryFull` unless `items` and `rules` fit."""
         self._memory.require_room(self.draft, items, rules)
 
-    def put_label(self, label: NewLabel, encoded: EncodedItem | None) -> tuple[Neighbour, ...]:
+    def put_label(
+        self, label: NewLabel, encoded: EncodedItem | None, tenant: Tenant | None
+    ) -> tuple[Neighbour, ...]:
         """Create or replace a label, and encode it here if `encoded` is None.
 
-        Returns the neighbours that enriched it and still exist. A deleted label's classifier still
-        enriches others, but is not named to clients.
+        Returns the tenant's neighbours that enriched it and still exist. A deleted label's
+        classifier still enriches others, but is not named to clients.
         """
         encoded = self.encoded(label, encoded)
         self.add(PutLabel(sequence=self.next, label=label, vectors=encoded.rows))
-        labels = self.draft.labels
+        labels = self.draft.labels.of(tenant)
         return tuple(
             neighbour for neighbour in encoded.neighbours if labels.column(neighbour.id) is not None
         )
@@ -147,6 +157,11 @@ class Operation(Protocol):
     @property
     def items(self) -> Sequence[Posted]:
         """The labels or instances whose texts must be encoded."""
+        ...
+
+    @property
+    def tenant(self) -> Tenant | None:
+        """The tenant whose ids the operation names; None for a client without one."""
         ...
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
@@ -200,25 +215,27 @@ class WriteJob:
 
 @dataclass(frozen=True, kw_only=True)
 class PostLabels:
-    """Create or replace labels, in order."""
+    """Create or replace labels, in order; those of a tenant have its value in their metadata."""
 
     items: tuple[NewLabel, ...]
+    tenant: Tenant | None = None
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Add the labels that the memory does not hold as posted; raises `MemoryFull`.
 
-        A label without an id gets its id here (`LabelTable.identified`).
+        A label without an id gets its id here (`LabelTable.identified`). Raises `InvalidInput` for
+        an id that is taken.
         """
-        commit.require_room(changed(self.items, commit.draft.labels))
+        commit.require_room(changed(self.items, commit.draft.labels, self.tenant))
         written = []
         for new_label, encoded in zip(self.items, encoded_items, strict=True):
-            label = commit.draft.labels.identified(new_label)
+            label = commit.draft.labels.of(self.tenant).identified(new_label)
             known = commit.draft.labels.as_posted(label.id)
             if known is not None and is_same(known, label):
                 written.append(WrittenLabel(id=label.id, status="unchanged"))
                 continue
             status = "created" if known is None else "updated"
-            neighbours = commit.put_label(label, encoded)
+            neighbours = commit.put_label(label, encoded, self.tenant)
             written.append(WrittenLabel(id=label.id, status=status, neighbours=neighbours))
         return Written(version=commit.version, labels=tuple(written))
 
@@ -239,6 +256,7 @@ class PostInstances:
 
     items: tuple[NewInstance, ...]
     skip_unknown: bool = False
+    tenant: Tenant | None = None
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Add the instances that change something. One without a known label is not accepted.
@@ -246,10 +264,12 @@ class PostInstances:
         Raises `UnknownLabels`, naming them, or `MemoryFull`.
         """
         instances, left_out = self.items, tuple[LeftOut, ...]()
+        table = commit.draft.labels.of(self.tenant)
         if self.skip_unknown:
-            instances, left_out = without_unknown(instances, commit.draft.labels)
+            instances, left_out = without_unknown(instances, table)
         else:
-            require_labels(instances, commit.draft.labels)
+            require_labels(instances, table)
+        instances = stored(instances, table)
         accepted = [instance for instance in instances if instance.labels]
         commit.require_room(accepted)
         for instance, encoded in zip(instances, encoded_items, strict=True):
@@ -276,11 +296,12 @@ class RequireLabels:
     """Refuse instances of unknown labels before they are encoded; writes nothing."""
 
     instances: tuple[NewInstance, ...]
+    tenant: Tenant | None = None
     items: Sequence[Posted] = ()
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Raise `UnknownLabels` or `LabelsKnown`, since a returned answer would be stored."""
-        require_labels(self.instances, commit.draft.labels)
+        require_labels(self.instances, commit.draft.labels.of(self.tenant))
         raise LabelsKnown("all labels exist")
 
 
@@ -322,11 +343,33 @@ def without_unknown(
     return tuple(known), tuple(left_out)
 
 
-def changed(items: Sequence[Posted], table: LabelTable) -> list[Posted]:
-    """Return the items without labels that `table` already holds as posted."""
+def stored(instances: Sequence[NewInstance], table: LabelTable) -> tuple[NewInstance, ...]:
+    """Return instances with the ids under which their labels are stored; all are known."""
+    if table.tenant is None:
+        return tuple(instances)
+    return tuple(
+        replace(
+            instance,
+            labels=tuple(
+                table.stored_id_at(column)
+                for column in map(table.column, instance.labels)
+                if column is not None
+            ),
+        )
+        for instance in instances
+    )
+
+
+def changed(
+    items: Sequence[Posted], table: LabelTable, tenant: Tenant | None = None
+) -> list[Posted]:
+    """Return the items without a tenant's labels that `table` already holds as posted."""
 
     def is_held(label: NewLabel) -> bool:
-        identified = table.identified(label)
+        try:
+            identified = table.of(tenant).identified(label)
+        except InvalidInput:  # `plan` raises it, too
+            return False
         known = table.as_posted(identified.id)
         return known is not None and is_same(known, identified)
 
@@ -336,12 +379,13 @@ def changed(items: Sequence[Posted], table: LabelTable) -> list[Posted]:
 def to_encode(operation: Operation, table: LabelTable) -> Sequence[Posted]:
     """Return the items whose texts must be encoded, judging by `table`."""
     if isinstance(operation, PostInstances) and operation.skip_unknown:
+        own = table.of(operation.tenant)
         return [
             instance
             for instance in operation.items
-            if any(table.column(label_id) is not None for label_id in instance.labels)
+            if any(own.column(label_id) is not None for label_id in instance.labels)
         ]
-    return changed(operation.items, table)
+    return changed(operation.items, table, operation.tenant)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,6 +393,7 @@ class PostItems:
     """Create or replace items, in order."""
 
     items: tuple[NewItem, ...]
+    tenant: None = None  # all tenants have the same items
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Add the items that change something. Raises `NotInBundle` or `MemoryFull`.
@@ -376,7 +421,8 @@ class PostItems:
 class PostRules:
     """Create or replace rules, in order."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[Rule, ...]  # of the tenant
+    tenant: Tenant | None = None
     items: Sequence[Posted] = ()
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
@@ -385,7 +431,7 @@ class PostRules:
         Raises `UnknownLabels` for labels that the rules name and that do not exist, and
         `MemoryFull`.
         """
-        table = commit.draft.labels
+        table = commit.draft.labels.of(self.tenant)
         unknown = (
             (f"rules.{place}.{path}", _no_label(label_id))
             for place, rule in enumerate(self.rules)
@@ -396,7 +442,7 @@ class PostRules:
         commit.require_room((), self.rules)
         written = []
         for rule in self.rules:
-            known = commit.draft.rules.get(rule.id)
+            known = commit.draft.rules.of(self.tenant).get(rule.id)
             status = "created" if known is None else "updated"
             if known == rule:
                 status = "unchanged"
@@ -412,17 +458,22 @@ class DeleteOne:
 
     change: type[DeleteLabel | DeleteItem | DeleteRule]
     id: str
+    tenant: Tenant | None = None
     items: Sequence[Posted] = ()
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Delete it. Raises `UnknownLabel`, `UnknownRule`, or `NotInBundle` or `UnknownItem`."""
         if self.change is DeleteLabel:
-            commit.draft.labels.require(self.id)
+            table = commit.draft.labels.of(self.tenant)
+            stored_id = table.stored_id_at(table.require(self.id).index)
+            commit.add(DeleteLabel(sequence=commit.next, id=stored_id))
         elif self.change is DeleteRule:
-            commit.draft.rules.require(self.id)
-        elif _required(commit.draft).find(self.id) is None:
-            raise UnknownItem(f"no item has the id {echoed(self.id)}", field="id")
-        commit.add(self.change(sequence=commit.next, id=self.id))
+            commit.draft.rules.of(self.tenant).require(self.id)
+            commit.add(DeleteRule(sequence=commit.next, id=self.id, tenant=self.tenant))
+        else:
+            if _required(commit.draft).find(self.id) is None:
+                raise UnknownItem(f"no item has the id {echoed(self.id)}", field="id")
+            commit.add(DeleteItem(sequence=commit.next, id=self.id))
         return Written(version=commit.version)
 
 

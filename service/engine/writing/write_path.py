@@ -233,9 +233,11 @@ class WritePath:
         """
         instances = operation.items
         try:
-            await asyncio.to_thread(require_labels, instances, loaded.memory.view.labels)
+            labels = loaded.memory.view.labels.of(operation.tenant)
+            await asyncio.to_thread(require_labels, instances, labels)
         except UnknownLabels:
-            job = WriteJob(operation=RequireLabels(instances=instances), request=request)
+            required = RequireLabels(instances=instances, tenant=operation.tenant)
+            job = WriteJob(operation=required, request=request)
             with suppress(LabelsKnown):
                 return await self._written(job)
         return None

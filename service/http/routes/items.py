@@ -60,6 +60,7 @@ class ItemRoutes(Routes):
                 summary="Create or replace items that queries can attend to",
                 handler=self.put_items,
                 scope="write",
+                for_tenants=False,
                 body=self.models.items,
                 answer=ItemsAnswer,
             ),
@@ -68,6 +69,7 @@ class ItemRoutes(Routes):
                 summary="List all items",
                 handler=self.list_items,
                 scope="read",
+                for_tenants=False,
                 query=self.models.page,
                 answer=ItemPage,
             ),
@@ -76,6 +78,7 @@ class ItemRoutes(Routes):
                 summary="Show one item",
                 handler=self.get_item,
                 scope="read",
+                for_tenants=False,
                 answer=ItemAnswer,
             ),
             Endpoint(
@@ -83,6 +86,7 @@ class ItemRoutes(Routes):
                 summary="Delete one item",
                 handler=self.delete_item,
                 scope="write",
+                for_tenants=False,
                 answer=VersionAnswer,
             ),
         ]

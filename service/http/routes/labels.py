@@ -14,6 +14,7 @@ from service.core.changes import DeleteLabel
 from service.core.errors import NotReady
 from service.core.label_filter import parse_json
 from service.core.page_cursor import PageCursor
+from service.core.tenant import Tenant
 from service.core.types import Label
 from service.engine.writing.label_merge import merge_label
 from service.engine.writing.operations import DeleteOne, PostInstances, PostLabels
@@ -115,20 +116,27 @@ class LabelRoutes(Routes):
         """Write all labels of a request, or none."""
         # In a thread for a large body: its labels may have many queries.
         labels = await self.side_thread.run_if(
-            call.hold.size, lambda: tuple(body.to_label() for body in call.input.labels)
+            call.hold.size,
+            lambda: tuple(
+                body.to_label(call.tenant, at=f"labels.{place}.")
+                for place, body in enumerate(call.input.labels)
+            ),
         )
-        written = await self.engine.write(PostLabels(items=labels), request=call.idempotency)
-        return {"version": written.version, "labels": list(map(label_status, written.labels))}
+        operation = PostLabels(items=labels, tenant=call.tenant)
+        written = await self.engine.write(operation, request=call.idempotency)
+        status = partial(label_status, tenant=call.tenant)
+        return {"version": written.version, "labels": list(map(status, written.labels))}
 
-    def stream_labels(self, hold: Hold) -> LabelStream:
-        """Write a stream of labels, a batch at a time."""
+    def stream_labels(self, hold: Hold, tenant: Tenant | None) -> LabelStream:
+        """Write a stream of a tenant's labels, a batch at a time."""
         if self.draining() or not self.engine.ready():
             raise NotReady("the service takes no labels now; try again later")
         hold.add(STREAM_BYTES)
         return LabelStream(
             model=BoundedModel(self.models.label),
             side_thread=self.side_thread,
-            apply=self.engine.put_labels,
+            apply=partial(self.engine.put_labels, tenant=tenant),
+            tenant=tenant,
             draining=self.draining,
             limits=self.limits,
             telemetry=self.telemetry,
@@ -142,7 +150,8 @@ class LabelRoutes(Routes):
         if page.filter is not None:
             wanted = parse_json(page.filter, at="filter", most=self.limits.filter_values)
         memory = self.engine.loaded.memory
-        view = await asyncio.to_thread(memory.only, memory.view, wanted)
+        view = await asyncio.to_thread(self.engine.view_of, call.tenant)
+        view = await asyncio.to_thread(memory.only, view, wanted)
         after = PageCursor.parse(page.after, field="after")
         # In a thread, because the first page after a write sorts all ids.
         labels = await asyncio.to_thread(view.labels.page, after=after, size=page.limit + 1)
@@ -155,24 +164,27 @@ class LabelRoutes(Routes):
 
     async def get_label(self, call: Call[None]) -> ShownLabelAnswer:
         """Return a label of the bundle, or a posted one."""
-        return shown_label(self.engine.view, call.path_id)
+        return shown_label(self.engine.view, call.path_id, call.tenant)
 
     async def merge_label(self, call: Call[MergeBody]) -> MergeAnswer:
         """Merge the given fields into a label."""
-        merge, engine = call.input.to_merge(call.path_id), self.engine
+        engine, tenant = self.engine, call.tenant
+        merge = call.input.to_merge(call.path_id, tenant)
         written = await merge_label(
             merge,
-            label=lambda: engine.view.labels.as_posted(merge.id),
+            label=lambda: engine.view.labels.of(tenant).as_posted(merge.id),
             write=partial(engine.write, request=call.idempotency),
             limits=self.limits,
+            tenant=tenant,
         )
         [label] = written.labels
-        return {**label_status(label), "version": written.version}
+        return {**label_status(label, tenant=tenant), "version": written.version}
 
     async def delete_label(self, call: Call[None]) -> VersionAnswer:
         """Remove a label and its rows from the memory."""
         written = await self.engine.write(
-            DeleteOne(change=DeleteLabel, id=call.path_id), request=call.idempotency
+            DeleteOne(change=DeleteLabel, id=call.path_id, tenant=call.tenant),
+            request=call.idempotency,
         )
         return {"version": written.version}
 
@@ -184,7 +196,8 @@ class LabelRoutes(Routes):
         )
         skip = call.input.unknown == "skip"
         written = await self.engine.write(
-            PostInstances(items=instances, skip_unknown=skip), request=call.idempotency
+            PostInstances(items=instances, skip_unknown=skip, tenant=call.tenant),
+            request=call.idempotency,
         )
         return instances_answer(written, instances if skip else None)
 

@@ -127,9 +127,10 @@ class OperationRoutes(Routes):
             return problem_response(problem(503, "Not ready", detail))
         return {"status": "ready", "writes": self.engine.writes()}
 
-    async def info(self, _call: Call[None]) -> InfoAnswer:
-        """Describe the served bundle and the limits on requests."""
-        return cast(InfoAnswer, {**self.engine.describe(), "limits": asdict(self.limits)})
+    async def info(self, call: Call[None]) -> InfoAnswer:
+        """Describe the served bundle and the limits on requests; to a tenant, its own part."""
+        described = await asyncio.to_thread(self.engine.describe, call.tenant)
+        return cast(InfoAnswer, {**described, "limits": asdict(self.limits)})
 
     async def metrics(self, _call: Call[None]) -> Response:
         """Return all metrics in Prometheus' text format."""

@@ -82,6 +82,7 @@ class PredictRoutes(Routes):
             min_confidence=body.min_confidence,
             diversity=body.diversity,
             filter=wanted,
+            tenant=call.tenant,
         )
 
         def choose(facts: Manifest) -> PredictOptions:

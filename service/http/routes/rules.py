@@ -100,11 +100,12 @@ class RuleRoutes(Routes):
         rules = await self.side_thread.run_if(
             call.hold.size,
             lambda: tuple(
-                body.to_rule(f"rules.{place}", most=most)
+                body.to_rule(f"rules.{place}", most=most, tenant=call.tenant)
                 for place, body in enumerate(call.input.rules)
             ),
         )
-        written = await self.engine.write(PostRules(rules=rules), request=call.idempotency)
+        operation = PostRules(rules=rules, tenant=call.tenant)
+        written = await self.engine.write(operation, request=call.idempotency)
         return {
             "version": written.version,
             "rules": [{"id": rule.id, "status": rule.status} for rule in written.labels],
@@ -113,9 +114,10 @@ class RuleRoutes(Routes):
     async def list_rules(self, call: Call[Page]) -> RulePage:
         """Return one page of the rules."""
         page, view = call.input, self.engine.view
+        own = view.rules.of(call.tenant)
         after = PageCursor.parse(page.after, field="after")
         # In a thread, because the first page after a write sorts all ids.
-        rules = await asyncio.to_thread(view.rules.page, after=after, size=page.limit + 1)
+        rules = await asyncio.to_thread(own.page, after=after, size=page.limit + 1)
         shown = rules[: page.limit]
         return {
             "version": view.version,
@@ -125,19 +127,20 @@ class RuleRoutes(Routes):
 
     async def get_rule(self, call: Call[None]) -> RuleAnswer:
         """Return a rule."""
-        return rule_answer(self.engine.view.rules.require(call.path_id))
+        return rule_answer(self.engine.view.rules.of(call.tenant).require(call.path_id))
 
     async def delete_rule(self, call: Call[None]) -> VersionAnswer:
         """Remove a rule; it acts on no query any more."""
         written = await self.engine.write(
-            DeleteOne(change=DeleteRule, id=call.path_id), request=call.idempotency
+            DeleteOne(change=DeleteRule, id=call.path_id, tenant=call.tenant),
+            request=call.idempotency,
         )
         return {"version": written.version}
 
 
 def rule_answer(rule: Rule) -> RuleAnswer:
     """Return a rule in the form of GET /rules."""
-    answer = dict(rule.document())
+    answer = {name: value for name, value in rule.document().items() if name != "tenant"}
     for name in ("starts_at", "expires_at"):
         if name in answer:
             answer[name] = date_answer(answer[name])

@@ -183,7 +183,7 @@ def test_an_unknown_field_is_answered_with_those_that_are_known() -> None:
     assert field == "labels.1.brand"
     assert (
         message
-        == "'brand' is unknown; known are id, text, queries, metadata, starts_at, expires_at"
+        == "'brand' is unknown; known are id, text, queries, metadata, starts_at, expires_at, boost"
     )
 
 

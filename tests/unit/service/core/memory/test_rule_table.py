@@ -74,25 +74,25 @@ def test_a_query_finds_the_rules_whose_conditions_hold(
 def test_conditions_fold_words_as_match_types_do(
     match: RuleMatch, query: str, acting: bool
 ) -> None:
-    table = RuleTable.of([rule("r", "red T-Shirts", match)])
+    table = RuleTable.from_rules([rule("r", "red T-Shirts", match)])
     assert bool(table.acting_on(query)) is acting
 
 
 def test_dates_decide_which_rules_are_active() -> None:
     dated = Rule(id="d", hide=("a",), starts_at=10.0, expires_at=20.0)
-    table = RuleTable.of([rule("always"), dated])
+    table = RuleTable.from_rules([rule("always"), dated])
     assert table.dated == 1
     ids = {now: {one.id for one in table.active(now)} for now in (9.9, 10.0, 19.9, 20.0)}
     both = {"always", "d"}
     assert ids == {9.9: {"always"}, 10.0: both, 19.9: both, 20.0: {"always"}}
     assert (table.next_date(9.0), table.next_date(10.0)) == (10.0, 20.0)
     assert table.next_date(20.0) == float("inf")
-    plain = RuleTable.of([rule("always")])
+    plain = RuleTable.from_rules([rule("always")])
     assert plain.active(0.0) is plain
 
 
 def test_pages_list_all_rules_by_id() -> None:
-    table = RuleTable.of([rule(f"r{number}") for number in range(7)])
+    table = RuleTable.from_rules([rule(f"r{number}") for number in range(7)])
     first = table.page(size=3)
     rest = table.page(after=PageCursor.behind(first[-1].id), size=9)
     assert [one.id for one in [*first, *rest]] == [f"r{number}" for number in range(7)]
@@ -113,7 +113,7 @@ def test_size_counts_what_is_there() -> None:
 def test_a_query_tries_few_of_many_rules() -> None:
     """Ten thousand rules share one word; each has one of its own."""
     many = [rule(f"{number}", f"cheap brand{number}", "contains") for number in range(10_000)]
-    table = RuleTable.of(many)
+    table = RuleTable.from_rules(many)
     assert [one.id for one in table.acting_on("cheap red brand77")] == ["77"]
     assert max(len(rules) for rules in table.by_key.values()) <= 2
     start = perf_counter()
