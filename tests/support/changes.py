@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from service.core.changes import DeleteLabel, PutInstance, PutItem, PutLabel
+from service.core.changes import DeleteInstance, DeleteLabel, PutInstance, PutItem, PutLabel
 from service.core.encoding.encoder import encode
 from service.core.index.device_segment import DeviceSegment
 from service.core.index.protocol import Segment
@@ -32,6 +32,10 @@ def click(sequence: int, query: str, *labels: str, weight: float = 1.0) -> PutIn
     vectors = encode(ENCODER, [query], role=Role.QUERY).astype(np.float16)
     instance = NewInstance(query=query, labels=labels, weight=weight)
     return PutInstance(sequence=sequence, instance=instance, vectors=vectors)
+
+
+def unlearn(sequence: int, query: str, *labels: str) -> DeleteInstance:
+    return DeleteInstance(sequence=sequence, query=query, labels=labels)
 
 
 def put_item(sequence: int, item_id: str, text: str) -> PutItem:

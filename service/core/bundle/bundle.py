@@ -12,8 +12,8 @@
 |                                 | indptr[i + 1]]                                             |
 | `values/indices.npy`            | int32: label columns; label row j votes for column j only, |
 |                                 | so the identity block of V is not stored                   |
-| `values/weights.npy`            | optional: float32, the weight of each vote in `indices`;   |
-|                                 | without it every vote weighs 1                             |
+| `values/weights.npy`            | optional: float32, the weight of each vote in `indices`,   |
+|                                 | below 0 for negative pairs; without it every vote weighs 1 |
 | `hubs.npy`                      | optional: fp16 [N + L], what is subtracted from the        |
 |                                 | similarities of each row, see `index.hubs`                 |
 | `instances/texts.*`             | instance texts, see `text_store`                           |
@@ -105,6 +105,13 @@ class Bundle:
     def labels(self) -> int:
         """L, the number of labels."""
         return self.manifest.memory.labels
+
+    @cached_property
+    def wordless(self) -> Rows:
+        """The instances whose text has no words, ascending."""
+        has_words = np.zeros(self.manifest.memory.rows, bool)
+        has_words[self.words.postings] = True
+        return np.flatnonzero(~has_words[: self.instances])
 
     @cached_property
     def voters(self) -> tuple[NDArray[np.int64], Indices]:
@@ -251,7 +258,8 @@ def _check_numbers(bundle: Bundle) -> None:
     require_offsets(folder / INDPTR, bundle.indptr, end=len(bundle.indices))
     require_within(folder / INDICES, bundle.indices, 0, labels)
     if bundle.vote_weights is not None:
-        require_within(folder / VOTE_WEIGHTS, bundle.vote_weights, 0.0, MOST_VOTE_WEIGHT)
+        most = MOST_VOTE_WEIGHT
+        require_within(folder / VOTE_WEIGHTS, bundle.vote_weights, -most, most)
     if bundle.hubs is not None:
         require_within(folder / HUBS, bundle.hubs, -MOST_HUBNESS, MOST_HUBNESS)
     for name, rows, stop in (

@@ -162,6 +162,25 @@ class FrozenWords:
         return _restricted(self.word, np.diff(self.indptr), self.postings, rows)
 
 
+def rows_with_all(words: WordIndex, text: str) -> Rows | None:
+    """Return the places of the rows that contain all words of a text, ascending.
+
+    Returns None for a text without words, since every row contains all of these.
+    """
+    numbers = [words.find(word) for word in words_of(text)]
+    if not numbers:
+        return None
+    if any(number is None for number in numbers):
+        return np.zeros(0, np.int64)
+    found = [words.places(number) for number in numbers if number is not None]
+    rarest, *others = sorted(found, key=len)
+    for places in others:
+        # `places` has an element: it is at least as long as `rarest`, which may become empty.
+        nearest = np.minimum(np.searchsorted(places, rarest), len(places) - 1)
+        rarest = rarest[places[nearest] == rarest]
+    return rarest.astype(np.int64)
+
+
 class LiveWords:
     """The words of a block of live rows; words are numbered in the order of their first row."""
 
