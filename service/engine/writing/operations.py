@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from service.core.changes import (
     Change,
+    DeleteInstance,
     DeleteItem,
     DeleteLabel,
     Posted,
@@ -54,7 +55,7 @@ class Written:
 
     version: int
     labels: tuple[WrittenLabel, ...] = ()  # or items of the item memory
-    accepted: int = 0  # number of accepted instances
+    accepted: int = 0  # number of accepted instances, or of unlearned pairs
     left_out: tuple[LeftOut, ...] = ()  # unknown labels of instances
 
 
@@ -143,7 +144,7 @@ class Operation(Protocol):
 
     @property
     def items(self) -> Sequence[Posted]:
-        """The labels or instances whose texts must be encoded."""
+        """The labels, instances or items that are written; `to_encode` says which are encoded."""
         ...
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
@@ -229,7 +230,7 @@ def is_same(known: NewLabel, posted: NewLabel) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class PostInstances:
-    """Add queries with the labels that they were clicked for.
+    """Add queries with the labels that they were clicked for, or rejected.
 
     An unknown label refuses the whole request, or is left out if `skip_unknown`.
     """
@@ -242,11 +243,7 @@ class PostInstances:
 
         Raises `UnknownLabels`, naming them, or `MemoryFull`.
         """
-        instances, left_out = self.items, tuple[LeftOut, ...]()
-        if self.skip_unknown:
-            instances, left_out = without_unknown(instances, commit.draft.labels)
-        else:
-            require_labels(instances, commit.draft.labels)
+        instances, left_out = _with_known_labels(self, commit.draft.labels)
         accepted = [instance for instance in instances if instance.labels]
         commit.require_room(accepted)
         for instance, encoded in zip(instances, encoded_items, strict=True):
@@ -266,6 +263,45 @@ class PostInstances:
             for column in columns
             if column is not None  # only known labels: others were refused or left out
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnlearnInstances:
+    """Unlearn that queries lead to labels; the instances' weights do not matter.
+
+    An unknown label refuses the whole request, or is left out if `skip_unknown`.
+    """
+
+    items: tuple[NewInstance, ...]
+    skip_unknown: bool = False
+
+    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
+        """Unlearn the pairs that the memory holds, and count them; nothing is encoded.
+
+        Raises `UnknownLabels`, naming them, or `MemoryFull`: the other votes of a query need a row.
+        """
+        instances, left_out = _with_known_labels(self, commit.draft.labels)
+        commit.require_room(instances)
+        pairs = 0
+        for instance in instances:
+            query, labels = instance.query, commit.draft.learned(instance.query, instance.labels)
+            if labels:
+                commit.add(DeleteInstance(sequence=commit.next, query=query, labels=labels))
+                pairs += len(labels)
+        return Written(version=commit.version, accepted=pairs, left_out=left_out)
+
+
+def _with_known_labels(
+    operation: PostInstances | UnlearnInstances, table: LabelTable
+) -> tuple[tuple[NewInstance, ...], tuple[LeftOut, ...]]:
+    """Return an operation's instances with known labels, and the positions of skipped labels.
+
+    Raises `UnknownLabels` unless the operation skips them.
+    """
+    if operation.skip_unknown:
+        return without_unknown(operation.items, table)
+    require_labels(operation.items, table)
+    return operation.items, ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,6 +360,8 @@ def changed(items: Sequence[Posted], table: LabelTable) -> list[Posted]:
 
 def to_encode(operation: Operation, table: LabelTable) -> Sequence[Posted]:
     """Return the items whose texts must be encoded, judging by `table`."""
+    if isinstance(operation, UnlearnInstances):
+        return ()
     if isinstance(operation, PostInstances) and operation.skip_unknown:
         return [
             instance

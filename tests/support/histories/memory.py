@@ -48,6 +48,7 @@ from tests.support.views import (
 TAU = 0.1
 MATCHED = ("light boots", "red tent xk-12")  # share words with few enough rows
 QUERIES = ("tent for the trail", "light boots")
+SHARED = [query for query, voted in INSTANCES.items() if len(voted) > 1]
 EVERYTHING = 400  # more rows than any history makes
 
 ids = st.sampled_from([*LABELS, "new-1", "new-2", "new-3"])
@@ -202,9 +203,11 @@ class Histories(RuleBasedStateMachine):
         if self.expected() == held:
             assert alive_rows(self.memory.view).tolist() == alive_rows(before).tolist()
 
-    @rule(query=st.sampled_from(list(INSTANCES)), labels=st.permutations(list(LABELS)))
-    def unlearn_one_by_one(self, query: str, labels: list[str]) -> None:
-        """Unlearn all pairs of a training query, each by a change of its own, in one commit."""
+    @rule(query=st.sampled_from(SHARED), data=st.data())
+    def unlearn_some_of_a_row(self, query: str, data: st.DataObject) -> None:
+        """Unlearn votes of a training row that has several, each by a change of its own."""
+        voted = st.sampled_from(INSTANCES[query])
+        labels = data.draw(st.lists(voted, min_size=1, unique=True))
         first = self.next
         changes = [unlearn(first + place, query, label) for place, label in enumerate(labels)]
         self.unlearn_all(query, labels, changes)
