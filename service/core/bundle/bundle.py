@@ -268,6 +268,11 @@ def _check_numbers(bundle: Bundle) -> None:
     ):
         require_within(folder / name, rows, 0, stop)
         require_ascending(folder / name, rows, strictly=True)
+    if bundle.vote_weights is not None:
+        below_zero = np.flatnonzero(bundle.vote_weights < 0)
+        rows = np.searchsorted(bundle.indptr, below_zero, side="right") - 1
+        if not np.isin(rows, bundle.clicks).all():
+            raise BundleAltered(f"{folder / VOTE_WEIGHTS} is below 0 for rows that are no clicks")
     for store in (bundle.instance_texts, bundle.label_ids, bundle.label_texts):
         store.verify()
     if bundle.label_details.store is not None:

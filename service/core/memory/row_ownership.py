@@ -14,7 +14,6 @@ import numpy as np
 from rpds import HashTrieMap, HashTrieSet
 
 from service.core.bundle.bundle import Bundle
-from service.core.lexical.word_index import rows_with_all
 from service.core.memory.label_table import LabelTable
 
 NEWEST_QUERIES = 100  # queries of a column that are kept in order
@@ -119,7 +118,7 @@ class RowOwnership:
 
         Votes for deleted labels may be among them.
         """
-        rows = rows_with_all(bundle.words, query)
+        rows = bundle.words.places_of_all(query)
         candidates = bundle.wordless if rows is None else rows[rows < bundle.instances]
         found = bundle.instance_texts.equal_to(query, candidates).tolist()
         trained = [row for row in found if not _is_posted(bundle, row)]
