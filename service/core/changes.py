@@ -4,20 +4,22 @@ A change is built from a client's request or read back from an event of the labe
 applies both alike. To add a kind of write, add a class here, list it in `Change`, and define in
 `Draft` what it does to the rows.
 
-| class         | kind           | body (JSON)                          | vectors, fp16    |
-|---------------|----------------|--------------------------------------|------------------|
-| `PutLabel`    | `label.put`    | `id`, `text`, `queries`, `metadata`, | [1 + queries, d] |
-|               |                | `starts_at`, `expires_at`, `boost`   |                  |
-| `DeleteLabel` | `label.delete` | `id`                                 | none             |
-| `PutInstance` | `instance.put` | `query`, `labels` (ids), `weight`    | [1, d]           |
-| `PutItem`     | `item.put`     | `id`, `text`                         | [1, d]           |
-| `DeleteItem`  | `item.delete`  | `id`                                 | none             |
-| `PutRule`     | `rule.put`     | what `Rule.document` returns         | none             |
-| `DeleteRule`  | `rule.delete`  | `id`, `tenant`                       | none             |
-| `UseBundle`   | `bundle.use`   | `bundle`, `configured`               | none             |
+| class            | kind              | body (JSON)                          | vectors, fp16    |
+|------------------|-------------------|--------------------------------------|------------------|
+| `PutLabel`       | `label.put`       | `id`, `text`, `queries`, `metadata`, | [1 + queries, d] |
+|                  |                   | `starts_at`, `expires_at`, `boost`   |                  |
+| `DeleteLabel`    | `label.delete`    | `id`                                 | none             |
+| `PutInstance`    | `instance.put`    | `query`, `labels` (ids), `weight`    | [1, d]           |
+| `DeleteInstance` | `instance.delete` | `query`, `labels` (ids)              | none             |
+| `PutItem`        | `item.put`        | `id`, `text`                         | [1, d]           |
+| `DeleteItem`     | `item.delete`     | `id`                                 | none             |
+| `PutRule`        | `rule.put`        | what `Rule.document` returns         | none             |
+| `DeleteRule`     | `rule.delete`     | `id`, `tenant`                       | none             |
+| `UseBundle`      | `bundle.use`      | `bundle`, `configured`               | none             |
 
-An instance's `weight` and a label's `boost` are left out if they are 1. All vectors are the
-encoder's. The memory fuses a query with the items that it holds at this point of the log, so a
+An instance's `weight` and a label's `boost` are left out if they are 1. A weight is less than 0 for
+negative pairs. All vectors are the encoder's. The memory fuses a query with the items that it holds
+at this point of the log, so a
 replay finds the same items.
 """
 
@@ -68,10 +70,11 @@ class PutLabel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PutInstance:
-    """Add a query with the labels that it was clicked for. Its vectors are [1, d].
+    """Add a query with the labels that it was clicked for, or rejected. Its vectors are [1, d].
 
     A label that is unknown gets no vote, as the bundle may have changed since the write was logged.
     If a label was clicked for the same query before, the weight of this click replaces the old one.
+    With a weight below 0 (a negative pair), the query votes against its labels.
     """
 
     kind: ClassVar[str] = "instance.put"
@@ -92,8 +95,8 @@ class PutInstance:
     def from_event(cls, event: Event, vectors_of: VectorsOf) -> Self:
         """Read the change back; raises KeyError, TypeError or ValueError for a wrong body."""
         weight = float(event.body.get("weight", 1.0))
-        if not 0 < weight < math.inf:
-            raise ValueError(f"a click weighs {weight}, which is no positive number")
+        if not 0 < abs(weight) < math.inf:
+            raise ValueError(f"a click weighs {weight}, which is 0 or no finite number")
         instance = NewInstance(
             query=event.body["query"], labels=tuple(event.body["labels"]), weight=weight
         )
@@ -155,6 +158,27 @@ class DeleteLabel(ChangeWithoutTexts):
     summary: ClassVar[tuple[str, ...]] = ("id",)
 
     id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteInstance(ChangeWithoutTexts):
+    """Forget that exactly this query leads to these labels, whoever taught it.
+
+    Unlearned are clicks and negative pairs, queries posted with a label, and rows of the training
+    data. A pair that the memory does not hold changes nothing.
+    """
+
+    kind: ClassVar[str] = "instance.delete"
+    summary: ClassVar[tuple[str, ...]] = ("query", "labels")
+
+    query: str
+    labels: tuple[str, ...]
+
+    @classmethod
+    def from_event(cls, event: Event, vectors_of: VectorsOf | None = None) -> Self:
+        """Read the change back; raises KeyError or TypeError for a wrong body."""
+        query, labels = event.body["query"], tuple(event.body["labels"])
+        return cls(sequence=event.sequence, query=query, labels=labels)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,7 +248,15 @@ class UseBundle(ChangeWithoutTexts):
 
 
 Change = (
-    PutLabel | DeleteLabel | PutInstance | PutItem | DeleteItem | PutRule | DeleteRule | UseBundle
+    PutLabel
+    | DeleteLabel
+    | PutInstance
+    | DeleteInstance
+    | PutItem
+    | DeleteItem
+    | PutRule
+    | DeleteRule
+    | UseBundle
 )
 
 CHANGES: Mapping[str, type[Change]] = {change.kind: change for change in get_args(Change)}

@@ -199,7 +199,10 @@ class NewLabel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewInstance:
-    """A posted query with the labels clicked for it. A `weight` of 1 equals a trained vote."""
+    """A posted query with the labels clicked for it. A `weight` of 1 equals a trained vote.
+
+    The query votes against its labels if the weight is less than 0.
+    """
 
     query: str
     labels: tuple[str, ...]

@@ -15,7 +15,15 @@ from time import monotonic
 import numpy as np
 
 from service.core.bundle.bundle import Bundle, open_bundle
-from service.core.changes import DeleteItem, DeleteLabel, PutInstance, PutItem, PutLabel, UseBundle
+from service.core.changes import (
+    DeleteInstance,
+    DeleteItem,
+    DeleteLabel,
+    PutInstance,
+    PutItem,
+    PutLabel,
+    UseBundle,
+)
 from service.core.encoding.encoder import Encoder, OnnxEncoder, require_full_length
 from service.core.encoding.representer import Representer, open_representer
 from service.core.errors import BundleUnsupported, KeymatchError, LogError, OtherData, echoed
@@ -178,6 +186,9 @@ class LogReferences:
         elif event.kind == PutInstance.kind:
             known = [self._is_known(label_id) for label_id in body.get("labels", ())]
             self.clicks += not all(known)
+        elif event.kind == DeleteInstance.kind:
+            for label_id in body.get("labels", ()):
+                self._is_known(label_id)
         elif event.kind in (PutItem.kind, DeleteItem.kind):
             self.void_items += self._bundle.items is None
         elif event.kind == DeleteLabel.kind:

@@ -51,7 +51,11 @@ class EvidenceAnswer(TypedDict):
         ]
     ]
     weight: Annotated[
-        float, doc("The row's part of the votes; the weights of all rows sum to them.")
+        float,
+        doc(
+            "The row's part of the votes, less than 0 for a negative pair; the weights of all rows"
+            " sum to them."
+        ),
     ]
 
 
@@ -250,6 +254,17 @@ class InstancesAnswer(VersionAnswer):
     ]
 
 
+class UnlearnAnswer(VersionAnswer):
+    """The answer of DELETE /instances."""
+
+    unlearned: Annotated[
+        int, doc("Number of pairs of a query and a label that were known, and no longer are.")
+    ]
+    left_out: NotRequired[
+        Annotated[list[LeftOutAnswer], doc("Unknown labels; present with `unknown` of `skip`.")]
+    ]
+
+
 class BundleAnswer(VersionAnswer):
     """A bundle's name, and the memory version that it was written at or serves."""
 
@@ -309,7 +324,7 @@ class LabelAnswer(TypedDict):
 
 
 class ClicksAnswer(TypedDict):
-    """The queries that a label was clicked for since training, as posted to /instances."""
+    """The queries that a label was clicked for, or is wrong for, as posted to /instances."""
 
     total: int
     newest: Annotated[list[str], doc(f"At most {NEWEST_QUERIES} queries, the newest first.")]
@@ -317,8 +332,8 @@ class ClicksAnswer(TypedDict):
         Annotated[
             dict[str, float],
             doc(
-                "The weights of the labels in `newest` whose click does not weigh 1."
-                " Missing if all clicks weigh 1."
+                "The weights of the queries in `newest` whose click does not weigh 1: less than 0"
+                " if the label is wrong for the query. Missing if all clicks weigh 1."
             ),
         ]
     ]

@@ -362,6 +362,8 @@ class FilteredPage(Page):
 class InstanceBody(StrictModel):
     """One instance of POST /instances."""
 
+    later: ClassVar[frozenset[str]] = frozenset({"negative"})
+
     query: str = Field(description="The query as it was typed.")
     labels: list[str] = Field(
         min_length=1,
@@ -375,13 +377,19 @@ class InstanceBody(StrictModel):
         description="How relevant these labels are to the query: 1 is as relevant as the average"
         " label of a trained query. The last click of a query and a label counts.",
     )
+    negative: bool = Field(
+        False,
+        description="Whether these labels are wrong for the query: it then votes against them, with"
+        " this `weight`, where it is among the nearest. A missing click never means this.",
+    )
 
     def to_instance(self) -> NewInstance:
-        """Return the instance, without repeated labels."""
+        """Return the instance, without repeated labels; a negative one has a weight below 0."""
+        weight = max(self.weight, SMALLEST_WEIGHT)
         return NewInstance(
             query=self.query,
             labels=tuple(dict.fromkeys(self.labels)),
-            weight=max(self.weight, SMALLEST_WEIGHT),
+            weight=-weight if self.negative else weight,
         )
 
 
@@ -395,6 +403,30 @@ class InstancesBody(StrictModel):
         "refuse",
         description="What becomes of labels that do not exist: `refuse` the whole request, or"
         " `skip` them, learn the rest, and list them in the answer.",
+    )
+
+
+class UnlearnedBody(StrictModel):
+    """One instance of DELETE /instances."""
+
+    query: str = Field(description="The query, exactly as it was learned.")
+    labels: list[str] = Field(
+        min_length=1, description="Ids of the labels to unlearn for the query; see `unknown`."
+    )
+
+    def to_instance(self) -> NewInstance:
+        """Return the query with its labels, each once."""
+        return NewInstance(query=self.query, labels=tuple(dict.fromkeys(self.labels)))
+
+
+class UnlearnBody(StrictModel):
+    """The body of DELETE /instances."""
+
+    instances: list[Any] = Field(min_length=1, description="The pairs to unlearn.")
+    unknown: Literal["refuse", "skip"] = Field(
+        "refuse",
+        description="What becomes of labels that do not exist: `refuse` the whole request, or"
+        " `skip` them, unlearn the rest, and list them in the answer.",
     )
 
 
@@ -694,6 +726,9 @@ class RequestModels:
         instance: Any = limited(InstanceBody, "Instance", query=text, labels=known_ids)
         instances = _bounded(list[instance], MaxLen(limits.instances))
         self.instances = limited(InstancesBody, "InstancesRequest", instances=instances)
+        pair: Any = limited(UnlearnedBody, "UnlearnedInstance", query=text, labels=known_ids)
+        pairs = _bounded(list[pair], MaxLen(limits.instances))
+        self.unlearn = limited(UnlearnBody, "UnlearnRequest", instances=pairs)
         limit = Field(
             min(100, limits.page), ge=1, le=limits.page, description="The most entries on the page."
         )

@@ -31,7 +31,6 @@ from service.engine.writing.operations import Written, WrittenLabel
 from service.http.answers import (
     ClicksAnswer,
     EvidenceAnswer,
-    InstancesAnswer,
     KeywordAnswer,
     LabelAnswer,
     LabelStatus,
@@ -144,21 +143,15 @@ def large_predict_answer(answer: Answer, *, bundle: str) -> JsonAnswer:
     return JsonAnswer(*parts)
 
 
-def instances_answer(
-    written: Written, asked_to_skip: Sequence[NewInstance] | None
-) -> InstancesAnswer:
-    """Return the answer of POST /instances, with the skipped labels if skipping was requested."""
-    answer: InstancesAnswer = {"version": written.version, "accepted": written.accepted}
-    if asked_to_skip is None:
-        return answer
-    left_out: list[LeftOutAnswer] = [
+def left_out_answer(written: Written, instances: Sequence[NewInstance]) -> list[LeftOutAnswer]:
+    """Return the unknown labels of a request's instances, which were skipped."""
+    return [
         {
             "instance": place,
-            "labels": [asked_to_skip[place].labels[position] for _, position in positions],
+            "labels": [instances[place].labels[position] for _, position in positions],
         }
         for place, positions in groupby(written.left_out, key=itemgetter(0))
     ]
-    return {**answer, "left_out": left_out}
 
 
 def shown_label(view: View, label_id: str, tenant: Tenant | None) -> ShownLabelAnswer:

@@ -22,6 +22,7 @@ ROUTES = {
     },
     ("delete", "/labels/{label_id}"): {401, 403, 404, 409, 422, 429, 503, 504},
     ("post", "/instances"): {400, 401, 403, 409, 413, 415, 422, 429, 503, 504, 507},
+    ("delete", "/instances"): {400, 401, 403, 409, 413, 415, 422, 429, 503, 504, 507},
     ("post", "/items"): {400, 401, 403, 409, 413, 415, 422, 429, 503, 504, 507},
     ("get", "/items"): {401, 403, 422, 429, 503},
     ("get", "/items/{item_id}"): {401, 403, 404, 422, 429, 503},
@@ -137,6 +138,23 @@ def test_labels_documents_its_limits(openapi: dict[str, Any]) -> None:
     text = label["properties"]["text"]
     assert (text["minLength"], text["maxLength"]) == (1, 2048)
     assert label["properties"]["queries"]["maxItems"] == 100
+
+
+def test_instances_documents_its_limits(openapi: dict[str, Any]) -> None:
+    for method, fields in (
+        ("post", {"query", "labels", "weight", "negative"}),
+        ("delete", {"query", "labels"}),
+    ):
+        schema = request_schema(openapi, "/instances", method=method)
+        assert schema["properties"]["unknown"]["enum"] == ["refuse", "skip"]
+        instances = schema["properties"]["instances"]
+        assert (instances["minItems"], instances["maxItems"]) == (1, 1000)
+        instance = resolved(openapi, instances["items"])
+        assert instance["additionalProperties"] is False
+        assert instance["required"] == ["query", "labels"]
+        assert instance["properties"].keys() == fields
+        labels = instance["properties"]["labels"]
+        assert (labels["minItems"], labels["maxItems"]) == (1, 100)
 
 
 def test_every_body_documents_its_length_and_its_fields(openapi: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from service.core.changes import (
+    DeleteInstance,
     DeleteLabel,
     DeleteRule,
     PutInstance,
@@ -40,6 +41,10 @@ def click(sequence: int, query: str, *labels: str, weight: float = 1.0) -> PutIn
     vectors = encode(ENCODER, [query], role=Role.QUERY).astype(np.float16)
     instance = NewInstance(query=query, labels=labels, weight=weight)
     return PutInstance(sequence=sequence, instance=instance, vectors=vectors)
+
+
+def unlearn(sequence: int, query: str, *labels: str) -> DeleteInstance:
+    return DeleteInstance(sequence=sequence, query=query, labels=labels)
 
 
 def put_rule(sequence: int, rule: Rule) -> PutRule:

@@ -110,6 +110,20 @@ class Oracle:
             row = self._row(RowKind.INSTANCE, query, tuple(sorted(weights)))
             self.clicks[query] = replace(row, weights=weights)
 
+    def unlearn(self, query: str, *labels: str) -> None:
+        """Remove the query's votes for the labels, from every row with exactly this text."""
+        for label in set(labels) & self.labels.keys():
+            instances = [
+                _without(row, label) if row.text == query else row for row in self.instances
+            ]
+            self.instances = [row for row in instances if row is not None]
+            click = self.clicks.pop(query, None)
+            remaining = None if click is None else _without(click, label)
+            if remaining is not None:
+                self.clicks[query] = remaining
+            first, *listed = self.labels[label]
+            self.labels[label] = (first, *(row for row in listed if row.text != query))
+
     def rows(self, kind: RowKind | None = None) -> list[OracleRow]:
         """Return all rows that a search may return, of one kind or of both."""
         label_rows = [row for rows in self.labels.values() for row in rows]

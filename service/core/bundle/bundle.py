@@ -12,8 +12,8 @@
 |                                 | indptr[i + 1]]                                             |
 | `values/indices.npy`            | int32: label columns; label row j votes for column j only, |
 |                                 | so the identity block of V is not stored                   |
-| `values/weights.npy`            | optional: float32, the weight of each vote in `indices`;   |
-|                                 | without it every vote weighs 1                             |
+| `values/weights.npy`            | optional: float32, the weight of each vote in `indices`,   |
+|                                 | below 0 for negative pairs; without it every vote weighs 1 |
 | `hubs.npy`                      | optional: fp16 [N + L], what is subtracted from the        |
 |                                 | similarities of each row, see `index.hubs`                 |
 | `instances/texts.*`             | instance texts, see `text_store`                           |
@@ -109,6 +109,13 @@ class Bundle:
     def labels(self) -> int:
         """L, the number of labels."""
         return self.manifest.memory.labels
+
+    @cached_property
+    def wordless(self) -> Rows:
+        """The instances whose text has no words, ascending."""
+        has_words = np.zeros(self.manifest.memory.rows, bool)
+        has_words[self.words.postings] = True
+        return np.flatnonzero(~has_words[: self.instances])
 
     @cached_property
     def voters(self) -> tuple[NDArray[np.int64], Indices]:
@@ -264,7 +271,8 @@ def _check_numbers(bundle: Bundle) -> None:
     require_offsets(folder / INDPTR, bundle.indptr, end=len(bundle.indices))
     require_within(folder / INDICES, bundle.indices, 0, labels)
     if bundle.vote_weights is not None:
-        require_within(folder / VOTE_WEIGHTS, bundle.vote_weights, 0.0, MOST_VOTE_WEIGHT)
+        most = MOST_VOTE_WEIGHT
+        require_within(folder / VOTE_WEIGHTS, bundle.vote_weights, -most, most)
     if bundle.hubs is not None:
         require_within(folder / HUBS, bundle.hubs, -MOST_HUBNESS, MOST_HUBNESS)
     for name, rows, stop in (
@@ -273,6 +281,11 @@ def _check_numbers(bundle: Bundle) -> None:
     ):
         require_within(folder / name, rows, 0, stop)
         require_ascending(folder / name, rows, strictly=True)
+    if bundle.vote_weights is not None:
+        below_zero = np.flatnonzero(bundle.vote_weights < 0)
+        rows = np.searchsorted(bundle.indptr, below_zero, side="right") - 1
+        if not np.isin(rows, bundle.clicks).all():
+            raise BundleAltered(f"{folder / VOTE_WEIGHTS} is below 0 for rows that are no clicks")
     for store in (bundle.instance_texts, bundle.label_ids, bundle.label_texts):
         store.verify()
     if bundle.label_details.store is not None:

@@ -100,6 +100,16 @@ class TextStore:
             return None
         return position
 
+    def equal_to(self, text: str, among: Rows) -> Rows:
+        """Return the positions of this text among some positions [m].
+
+        Only texts of its length are read.
+        """
+        wanted, offsets = text.encode(), np.asarray(self._offsets)
+        alike = among[offsets[among + 1] - offsets[among] == len(wanted)]
+        found = [place for place in alike.tolist() if self._raw(place) == wanted]
+        return np.array(found, np.int64)
+
     def place_above(self, text: str) -> int:
         """Return the place in `order` of the first text greater than `text`; raises as `find`."""
         return self._first_place(text.encode() + b"\0")  # the next text in byte order

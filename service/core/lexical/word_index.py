@@ -124,6 +124,23 @@ class FrozenWords:
         """Return the places of the rows that contain a word, ascending."""
         return self.postings[self.indptr[number] : self.indptr[number + 1]]
 
+    def places_of_all(self, text: str) -> Rows | None:
+        """Return the places of the rows that contain all words of a text, ascending.
+
+        Returns None for a text without words.
+        """
+        numbers = [self.find(word) for word in words_of(text)]
+        if not numbers:
+            return None
+        known = [self.places(number) for number in numbers if number is not None]
+        if len(known) < len(numbers):
+            return np.zeros(0, np.int64)
+        rarest, *others = sorted(known, key=len)
+        for places in others:
+            nearest = np.minimum(np.searchsorted(places, rarest), len(places) - 1)
+            rarest = rarest[places[nearest] == rarest]
+        return rarest.astype(np.int64)
+
     def sizes(self, places: Indices) -> Rows:
         """Return the numbers of distinct words of rows at `places` that have some."""
         return self._sizes[places]

@@ -7,7 +7,7 @@ dropped at any time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from service.core.changes import (
     Change,
+    DeleteInstance,
     DeleteItem,
     DeleteLabel,
     DeleteRule,
@@ -31,7 +32,6 @@ from service.core.memory.row_ownership import (
     NO_WEIGHTS,
     Click,
     Weights,
-    voteless_bundle_instances,
 )
 from service.core.memory.view import View
 from service.core.types import Floats, Halves, Label, RowKind
@@ -191,7 +191,7 @@ class Draft:
         self.ownership, voteless = self.ownership.without_label(label.index)
         self._pending.tombstone(voteless)
         self._pending.tombstone(
-            voteless_bundle_instances(self._view.bundle, self.labels, label.index)
+            self.ownership.voteless_instances(self._view.bundle, self.labels, label.index)
         )
 
     @_apply.register
@@ -202,8 +202,7 @@ class Draft:
         """
         query, weight = change.instance.query, change.instance.vote_weight
         known, weights_before = self.ownership.clicks.get(query), self.ownership.weights_of(query)
-        found = {self.labels.column(label_id) for label_id in change.instance.labels}
-        columns = {column for column in found if column is not None}
+        columns = self._columns(change.instance.labels)
         weights = {voted: old for voted, old in weights_before.items() if voted not in columns}
         if weight != 1.0:
             weights |= dict.fromkeys(columns, weight)
@@ -226,6 +225,84 @@ class Draft:
         )
         click = Click(row=row, columns=votes, weights=weights or NO_WEIGHTS)
         self.ownership = self.ownership.with_click(query, click)
+
+    @_apply.register
+    def _delete_instance(self, change: DeleteInstance) -> None:
+        """Remove the query's votes for the labels: training rows, click, queries of the labels.
+
+        A row that keeps other votes is replaced, because the votes of a row never change.
+        """
+        query, columns = change.query, self._columns(change.labels)
+        for instance, votes in self.ownership.trained(query, self._view.bundle).items():
+            lost = columns.intersection(votes.columns)
+            if lost:
+                # Votes for deleted labels go, too: a row with no other votes must not stay alive.
+                voted = np.array(votes.columns, np.int32)
+                deleted = voted[self.labels.is_deleted(voted)].tolist()
+                remaining = self._replaced(query, votes, lost.union(deleted), origin=instance)
+                self.ownership = self.ownership.with_reduced(instance, lost, remaining)
+        click = self.ownership.clicks.get(query)
+        lost = columns.intersection(() if click is None else click.columns)
+        if click is not None and lost:
+            remaining = self._replaced(query, click, lost)
+            self.ownership = self.ownership.without_votes(query, lost, remaining)
+        for column in sorted(columns):
+            self._unlist(query, column, change.sequence)
+
+    def learned(self, query: str, labels: Iterable[str]) -> tuple[str, ...]:
+        """Return those of the labels with these ids that exactly this query leads to."""
+        voted = set(self.ownership.votes_of(query))
+        for votes in self.ownership.trained(query, self._view.bundle).values():
+            voted.update(votes.columns)
+        found = {label_id: self.labels.get(label_id) for label_id in labels}
+        return tuple(
+            label_id
+            for label_id, label in found.items()
+            if label is not None and (label.index in voted or query in label.queries)
+        )
+
+    def _replaced(
+        self, query: str, votes: Click, lost: Collection[int], *, origin: int = -1
+    ) -> Click:
+        """Tombstone a query's row, and append one with the votes that are not `lost`, if any."""
+        remaining = votes.without(lost)
+        self._pending.tombstone([votes.row])
+        if not remaining.columns:
+            return replace(remaining, row=-1)
+        row = self._pending.append(
+            NewRow(
+                kind=RowKind.INSTANCE,
+                text=query,
+                votes=np.array(remaining.columns, np.int32),
+                vector=self._vector(votes.row),
+                weights=_weights_of_votes(remaining.columns, remaining.weights),
+                origin=origin,
+            )
+        )
+        return replace(remaining, row=row)
+
+    def _unlist(self, query: str, column: int, version: int) -> None:
+        """Remove a query from those that a label was posted with."""
+        label = self.labels.at(column)
+        if query not in label.queries:
+            return
+        first, *rows = self.ownership.rows_of_label(column, self._view.bundle)
+        listed = list(zip(label.queries, rows, strict=True))
+        self._pending.tombstone(row for other, row in listed if other == query)
+        kept = [row for other, row in listed if other != query]
+        self.ownership = self.ownership.with_label_rows(column, [first, *kept])
+        queries = tuple(other for other in label.queries if other != query)
+        self.labels = self.labels.put(replace(label, queries=queries, version=version))
+
+    def _columns(self, labels: Iterable[str]) -> set[int]:
+        """Return the columns of the labels with these ids, without unknown ones."""
+        columns = map(self.labels.column, labels)
+        return {column for column in columns if column is not None}
+
+    def _vector(self, row: int) -> Halves:
+        """Return the key [d] of a row that is not dead in the view, or not yet written."""
+        pending = self._pending.row(row)
+        return self._view.vectors(np.array([row]))[0] if pending is None else pending.vector
 
     def _append_rows_of_label(self, change: PutLabel, column: int) -> None:
         """Append a label row for the text and an instance row for each query."""
@@ -301,6 +378,11 @@ class PendingRows:
         self.size += row.size
         self._next_row += 1
         return self._next_row - 1
+
+    def row(self, number: int) -> NewRow | None:
+        """Return the collected row with this number, or None if it was written before."""
+        place = number - self._next_row + len(self.rows)
+        return self.rows[place] if place >= 0 else None
 
     def tombstone(self, rows: Iterable[int]) -> None:
         """Collect tombstones for rows of the view and for collected rows."""

@@ -265,7 +265,8 @@ def bytes_of_row(text: str, *, votes: int, dimension: int, weighted: bool = Fals
 class NewRow:
     """A row to append: its text, the columns of V that it votes for, and its key [d].
 
-    `weights` are the votes' weights, or None if each vote weighs 1.
+    `weights` are the votes' weights, or None if each vote weighs 1. `origin` is the bundle's
+    training row that this row replaces, or -1 for a posted row.
     """
 
     kind: RowKind
@@ -273,6 +274,7 @@ class NewRow:
     votes: Indices
     vector: Halves
     weights: Floats | None = None
+    origin: int = -1
 
     @property
     def size(self) -> int:
@@ -290,7 +292,8 @@ class RowContents:
     """The kinds, votes and texts of rows, by place, and the words of the texts.
 
     The row at place p votes for the columns `indices[indptr[p] : indptr[p + 1]]`. `weights` are the
-    weights of all votes, or None if each vote weighs 1.
+    weights of all votes, or None if each vote weighs 1. `origins` are the rows' origins as in
+    `NewRow`, or None if all rows were posted.
     """
 
     instances: Bools
@@ -299,6 +302,7 @@ class RowContents:
     texts: Sequence[str]
     words: FrozenWords | LiveWords
     weights: Floats | None = None
+    origins: Rows | None = None
 
 
 class LiveContents(RowContents):
@@ -333,6 +337,8 @@ class LiveContents(RowContents):
         self.indices[votes] = np.concatenate([row.votes for row in rows])
         if self.weights is not None or any(row.weights is not None for row in rows):
             self._write_weights(votes, [(row.weights, len(row.votes)) for row in rows])
+        if self.origins is not None or any(row.origin >= 0 for row in rows):
+            self._write_origins(start, [row.origin for row in rows])
         self.texts[start:] = [row.text for row in rows]
         self.words.write(start, self.texts[start:])
 
@@ -344,6 +350,13 @@ class LiveContents(RowContents):
         joined = joined_weights(pieces)
         weights[votes] = 1.0 if joined is None else joined
         self.weights = weights
+
+    def _write_origins(self, start: int, written: Sequence[int]) -> None:
+        origins = self.origins
+        if origins is None:
+            origins = np.full(len(self.instances), -1, np.int64)
+        origins[start : start + len(written)] = written
+        self.origins = origins
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -375,6 +388,11 @@ class RowPart(Part):
         found = weights[entries]
         return None if (found == 1.0).all() else found
 
+    def origins(self, rows: Rows) -> Rows:
+        """Return the origins of `rows` [b], see `NewRow`."""
+        origins = self.contents.origins
+        return np.full(len(rows), -1, np.int64) if origins is None else origins[self.places(rows)]
+
     @property
     def words(self) -> WordPart:
         """The words of the stored rows' texts."""
@@ -384,7 +402,14 @@ class RowPart(Part):
             dead=self.dead,
             first=self.first,
             numbers=self.rows,
+            posted=self._posted,
         )
+
+    @cached_property
+    def _posted(self) -> Rows | None:
+        """The places of the posted rows, or None if all rows were posted."""
+        origins = self.contents.origins
+        return None if origins is None else np.flatnonzero(origins[: self.stored_rows] < 0)
 
     def text(self, row: int) -> str:
         """Return the text that was encoded as the row's key."""
@@ -462,6 +487,7 @@ def seal(
             for (part, rows), (columns, _) in zip(pieces, votes, strict=True)
         ]
     )
+    origins = _joined([part.origins(rows) for part, rows in pieces], np.int64)
     weighted = np.zeros(len(counts), bool)
     if weights is not None:
         weighted[np.repeat(np.arange(len(counts)), counts)[weights != 1.0]] = True
@@ -478,6 +504,7 @@ def seal(
             texts=texts,
             words=gathered([(part.contents.words, part.places(rows)) for part, rows in pieces]),
             weights=weights,
+            origins=origins if (origins >= 0).any() else None,
         ),
         stored_bytes=sum(
             bytes_of_row(text, votes=count, dimension=dimension, weighted=others)

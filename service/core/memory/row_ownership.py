@@ -1,4 +1,4 @@
-"""Maps from labels, and from posted queries, to their rows. Only the writer needs them.
+"""Maps from labels and queries to their rows. Only the writer needs them.
 
 All maps are persistent: a change returns a new `RowOwnership` that shares all but a few nodes with
 the old one. So each view keeps its own.
@@ -6,7 +6,7 @@ the old one. So each view keeps its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -24,11 +24,17 @@ NO_WEIGHTS: Weights = MappingProxyType({})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Click:
-    """The row of a posted query, and the columns that it votes for, with weights."""
+    """The row of a query, and the columns that it votes for, with weights."""
 
     row: int
     columns: tuple[int, ...]
     weights: Weights
+
+    def without(self, columns: Collection[int]) -> Click:
+        """Return the same row without its votes for some columns."""
+        kept = tuple(column for column in self.columns if column not in columns)
+        weights = {column: of for column, of in self.weights.items() if column not in columns}
+        return Click(row=self.row, columns=kept, weights=weights or NO_WEIGHTS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +56,11 @@ class VotingQueries:
         newest = (query, *others[: NEWEST_QUERIES - 1])
         return VotingQueries(all=self.all.insert(query), newest=newest)
 
+    def remove(self, query: str) -> VotingQueries:
+        """Return the queries without one of them."""
+        newest = tuple(other for other in self.newest if other != query)
+        return VotingQueries(all=self.all.remove(query), newest=newest)
+
 
 NO_QUERIES = VotingQueries()
 
@@ -61,25 +72,24 @@ class RowOwnership:
     `label_rows` holds, by column, the rows of each posted label. The label's next version replaces
     these rows. `clicks` holds the posted queries. `queries_by_column` holds, by column, the queries
     that vote for it.
+
+    `reduced` holds the bundle's training rows that lost votes by unlearning, each with the row that
+    has its other votes; that row is -1 if there are none. `lost_votes` counts, by column, the votes
+    that training rows lost.
     """
 
     label_rows: HashTrieMap[int, tuple[int, ...]] = field(default_factory=HashTrieMap)
     clicks: HashTrieMap[str, Click] = field(default_factory=HashTrieMap)
     queries_by_column: HashTrieMap[int, VotingQueries] = field(default_factory=HashTrieMap)
+    reduced: HashTrieMap[int, Click] = field(default_factory=HashTrieMap)
+    lost_votes: HashTrieMap[int, int] = field(default_factory=HashTrieMap)
 
     @classmethod
     def of_bundle(cls, bundle: Bundle) -> RowOwnership:
         """Return the ownership of a bundle's rows. A snapshot also holds clicks from before it."""
         ownership = cls()
         for row in bundle.clicks.tolist():
-            entries = slice(bundle.indptr[row], bundle.indptr[row + 1])
-            columns = bundle.indices[entries].tolist()
-            weights = NO_WEIGHTS
-            if bundle.vote_weights is not None:
-                of_votes = zip(columns, bundle.vote_weights[entries].tolist(), strict=True)
-                weights = {column: weight for column, weight in of_votes if weight != 1.0}
-            click = Click(row=row, columns=tuple(columns), weights=weights or NO_WEIGHTS)
-            ownership = ownership.with_click(bundle.instance_texts[row], click)
+            ownership = ownership.with_click(bundle.instance_texts[row], _votes_in(bundle, row))
         return ownership
 
     def rows_of_label(self, column: int, bundle: Bundle) -> tuple[int, ...]:
@@ -103,6 +113,17 @@ class RowOwnership:
         """Return the posted queries that vote for a column."""
         return self.queries_by_column.get(column, NO_QUERIES)
 
+    def trained(self, query: str, bundle: Bundle) -> Mapping[int, Click]:
+        """Return the bundle's training rows of exactly this query, with the votes that each has.
+
+        Votes for deleted labels may be among them.
+        """
+        rows = bundle.words.places_of_all(query)
+        candidates = bundle.wordless if rows is None else rows[rows < bundle.instances]
+        found = bundle.instance_texts.equal_to(query, candidates).tolist()
+        trained = [row for row in found if not _is_posted(bundle, row)]
+        return {row: self.reduced.get(row) or _votes_in(bundle, row) for row in trained}
+
     def with_label_rows(self, column: int, rows: Sequence[int]) -> RowOwnership:
         """Return the ownership with these rows for the label at `column`."""
         return replace(self, label_rows=self.label_rows.insert(column, tuple(rows)))
@@ -116,6 +137,34 @@ class RowOwnership:
         clicks = self.clicks.insert(query, click)
         return replace(self, clicks=clicks, queries_by_column=by_column)
 
+    def without_votes(self, query: str, columns: Collection[int], remaining: Click) -> RowOwnership:
+        """Return the ownership in which a posted query lost its votes for `columns`.
+
+        `remaining` are its other votes, perhaps none, with their row.
+        """
+        by_column = self.queries_by_column
+        for column in columns:
+            queries = by_column[column].remove(query)
+            by_column = (
+                by_column.insert(column, queries) if len(queries) else by_column.remove(column)
+            )
+        clicks = (
+            self.clicks.insert(query, remaining) if remaining.columns else self.clicks.remove(query)
+        )
+        return replace(self, clicks=clicks, queries_by_column=by_column)
+
+    def with_reduced(
+        self, instance: int, columns: Collection[int], remaining: Click
+    ) -> RowOwnership:
+        """Return the ownership in which the bundle's `instance` lost its votes for `columns`.
+
+        `remaining` are its other votes, perhaps none, with their row.
+        """
+        lost = self.lost_votes
+        for column in columns:
+            lost = lost.insert(column, lost.get(column, 0) + 1)
+        return replace(self, reduced=self.reduced.insert(instance, remaining), lost_votes=lost)
+
     def without_label(self, column: int) -> tuple[RowOwnership, list[int]]:
         """Return the ownership without a label, and the rows of queries that voted only for it.
 
@@ -124,33 +173,55 @@ class RowOwnership:
         clicks, voteless = self.clicks, []
         for query in self.queries_for(column).all:
             click = clicks[query]
-            remaining = tuple(voted for voted in click.columns if voted != column)
-            if remaining:
-                weights = {voted: of for voted, of in click.weights.items() if voted != column}
-                other = Click(row=click.row, columns=remaining, weights=weights or NO_WEIGHTS)
-                clicks = clicks.insert(query, other)
+            remaining = click.without({column})
+            if remaining.columns:
+                clicks = clicks.insert(query, remaining)
             else:
                 clicks = clicks.remove(query)
                 voteless.append(click.row)
-        ownership = RowOwnership(
+        ownership = replace(
+            self,
             label_rows=self.label_rows.discard(column),
             clicks=clicks,
             queries_by_column=self.queries_by_column.discard(column),
         )
         return ownership, voteless
 
+    def voteless_instances(self, bundle: Bundle, labels: LabelTable, column: int) -> list[int]:
+        """Return the bundle's instances that voted for `column` and now have no vote.
 
-def voteless_bundle_instances(bundle: Bundle, labels: LabelTable, column: int) -> list[int]:
-    """Return the bundle's instance rows that voted for `column` and now have no vote.
+        `labels` no longer holds the label at `column`. Such rows would only use up retrieval depth.
+        If an instance has lost votes by unlearning, the row that has the others is returned.
+        """
+        if column >= bundle.labels:
+            return []
+        voteless = []
+        entries = np.flatnonzero(bundle.indices == column)
+        for row in (np.searchsorted(bundle.indptr, entries, side="right") - 1).tolist():
+            reduced, voted = self.reduced.get(row), bundle.indices[_entries(bundle, row)]
+            if reduced is not None:
+                if column not in reduced.columns:
+                    continue  # the row may be dead already, and no longer stored
+                row, voted = reduced.row, np.array(reduced.columns, np.int32)
+            if labels.is_deleted(voted).all():
+                voteless.append(row)
+        return voteless
 
-    `labels` no longer holds the label at `column`. Such rows would only use up retrieval depth.
-    """
-    if column >= bundle.labels:
-        return []
-    voteless = []
-    entries = np.flatnonzero(bundle.indices == column)
-    for row in (np.searchsorted(bundle.indptr, entries, side="right") - 1).tolist():
-        voted = bundle.indices[bundle.indptr[row] : bundle.indptr[row + 1]]
-        if labels.is_deleted(voted).all():
-            voteless.append(row)
-    return voteless
+
+def _entries(bundle: Bundle, row: int) -> slice:
+    """Return where the votes of an instance are in the bundle's values."""
+    return slice(int(bundle.indptr[row]), int(bundle.indptr[row + 1]))
+
+
+def _votes_in(bundle: Bundle, row: int) -> Click:
+    """Return the votes of an instance in the bundle."""
+    columns, weights = bundle.indices[_entries(bundle, row)].tolist(), NO_WEIGHTS
+    if bundle.vote_weights is not None:
+        of_votes = zip(columns, bundle.vote_weights[_entries(bundle, row)].tolist(), strict=True)
+        weights = {column: weight for column, weight in of_votes if weight != 1.0}
+    return Click(row=row, columns=tuple(columns), weights=weights or NO_WEIGHTS)
+
+
+def _is_posted(bundle: Bundle, row: int) -> bool:
+    place = int(np.searchsorted(bundle.posted, row))
+    return place < len(bundle.posted) and bool(bundle.posted[place] == row)

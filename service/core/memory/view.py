@@ -232,8 +232,9 @@ class View:
         """
         subtracted = np.zeros(rows.shape, np.float16)
         if self.bundle.hubs is not None:
-            of_base = (rows >= 0) & (rows < self.base_rows)
-            subtracted[of_base] = self.bundle.hubs[rows[of_base]]
+            origins = self.origins(rows)
+            of_base = origins >= 0
+            subtracted[of_base] = self.bundle.hubs[origins[of_base]]
         return subtracted
 
     def matches(
@@ -289,7 +290,20 @@ class View:
 
     def posted(self, rows: Rows) -> Bools:
         """Return which of `rows` [b] were posted since the training."""
-        return (rows >= self.base_rows) | np.isin(rows, self.bundle.posted)
+        origins = self.origins(rows)
+        return (origins < 0) | np.isin(origins, self.bundle.posted)
+
+    def origins(self, rows: Rows) -> Rows:
+        """Return the bundle's row that each of `rows` is, or replaces; `rows` have any shape.
+
+        It is -1 for rows that were posted since the bundle, and for row -1.
+        """
+        origins = np.where(rows < self.base_rows, rows, -1)
+        for part in self.parts:
+            if part.contents.origins is not None:
+                inside = (rows >= part.first) & (rows < part.stop)
+                origins[inside] = part.origins(rows[inside])
+        return origins
 
     def learned_votes(self, rows: Rows) -> WeightedVotes:
         """Return the votes of the rows among `rows` [b] that were learned since the bundle.

@@ -538,7 +538,9 @@ def _vote_for(view: View, rows: Rows, count: int) -> bool:
     rows = rows[rows >= 0]
     if np.count_nonzero(~view.is_instance(rows)) >= count:  # each label has one such row
         return True
-    columns, _ = view.votes(rows)
+    columns, _, weights = view.weighted_votes(rows)
+    if weights is not None:  # a label with votes against it alone does not answer
+        columns = columns[weights > 0]
     return len(np.unique(columns)) >= count
 
 
@@ -580,7 +582,7 @@ def evidence(view: View, ranking: Ranking, matches: Match) -> list[tuple[Evidenc
     if vote_weights is not None:
         # Votes now weigh differently from their keys, so they are sorted again, heaviest first.
         weights = weights * vote_weights
-        heaviest = np.argsort(-weights, kind="stable")
+        heaviest = np.argsort(-np.abs(weights), kind="stable")
         labels, key_of_vote, weights = labels[heaviest], key_of_vote[heaviest], weights[heaviest]
     votes, counts = first_votes(labels, columns=ranking.columns)  # [n], [k]
     keys, weights = key_of_vote[votes], weights[votes]  # [n]

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from service.core.changes import (
     Change,
+    DeleteInstance,
     DeleteItem,
     DeleteLabel,
     DeleteRule,
@@ -65,7 +66,7 @@ class Written:
 
     version: int
     labels: tuple[WrittenLabel, ...] = ()  # or items of the item memory, or rules
-    accepted: int = 0  # number of accepted instances
+    accepted: int = 0  # number of accepted instances, or of unlearned pairs
     left_out: tuple[LeftOut, ...] = ()  # unknown labels of instances
 
 
@@ -156,7 +157,7 @@ class Operation(Protocol):
 
     @property
     def items(self) -> Sequence[Posted]:
-        """The labels or instances whose texts must be encoded."""
+        """The labels, instances or items that are written; `to_encode` says which are encoded."""
         ...
 
     @property
@@ -249,7 +250,7 @@ def is_same(known: NewLabel, posted: NewLabel) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class PostInstances:
-    """Add queries with the labels that they were clicked for.
+    """Add queries with the labels that they were clicked for, or rejected.
 
     An unknown label refuses the whole request, or is left out if `skip_unknown`.
     """
@@ -263,13 +264,7 @@ class PostInstances:
 
         Raises `UnknownLabels`, naming them, or `MemoryFull`.
         """
-        instances, left_out = self.items, tuple[LeftOut, ...]()
-        table = commit.draft.labels.of(self.tenant)
-        if self.skip_unknown:
-            instances, left_out = without_unknown(instances, table)
-        else:
-            require_labels(instances, table)
-        instances = stored(instances, table)
+        instances, left_out = _with_known_labels(self, commit.draft.labels)
         accepted = [instance for instance in instances if instance.labels]
         commit.require_room(accepted)
         for instance, encoded in zip(instances, encoded_items, strict=True):
@@ -289,6 +284,50 @@ class PostInstances:
             for column in columns
             if column is not None  # only known labels: others were refused or left out
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnlearnInstances:
+    """Unlearn that queries lead to labels; the instances' weights do not matter.
+
+    An unknown label refuses the whole request, or is left out if `skip_unknown`.
+    """
+
+    items: tuple[NewInstance, ...]
+    skip_unknown: bool = False
+    tenant: Tenant | None = None
+
+    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
+        """Unlearn the pairs that the memory holds, and count them; nothing is encoded.
+
+        Raises `UnknownLabels`, naming them, or `MemoryFull`: the other votes of a query need a row.
+        """
+        instances, left_out = _with_known_labels(self, commit.draft.labels)
+        commit.require_room(instances)
+        pairs = 0
+        for instance in instances:
+            query, labels = instance.query, commit.draft.learned(instance.query, instance.labels)
+            if labels:
+                commit.add(DeleteInstance(sequence=commit.next, query=query, labels=labels))
+                pairs += len(labels)
+        return Written(version=commit.version, accepted=pairs, left_out=left_out)
+
+
+def _with_known_labels(
+    operation: PostInstances | UnlearnInstances, table: LabelTable
+) -> tuple[tuple[NewInstance, ...], tuple[LeftOut, ...]]:
+    """Return an operation's instances with known labels, and the positions of skipped labels.
+
+    The labels have the ids under which they are stored in `table`, which may hold those of other
+    tenants. Raises `UnknownLabels` unless the operation skips unknown ones.
+    """
+    own, left_out = table.of(operation.tenant), tuple[LeftOut, ...]()
+    instances = operation.items
+    if operation.skip_unknown:
+        instances, left_out = without_unknown(instances, own)
+    else:
+        require_labels(instances, own)
+    return stored(instances, own), left_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,6 +417,8 @@ def changed(
 
 def to_encode(operation: Operation, table: LabelTable) -> Sequence[Posted]:
     """Return the items whose texts must be encoded, judging by `table`."""
+    if isinstance(operation, UnlearnInstances):
+        return ()
     if isinstance(operation, PostInstances) and operation.skip_unknown:
         own = table.of(operation.tenant)
         return [

@@ -1,4 +1,4 @@
-"""/labels: create, replace, change, list, show and delete keywords; /instances: learn clicks."""
+"""/labels: create, replace, change, list, show and delete keywords; /instances: learn, unlearn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ from service.core.page_cursor import PageCursor
 from service.core.tenant import Tenant
 from service.core.types import Label
 from service.engine.writing.label_merge import merge_label
-from service.engine.writing.operations import DeleteOne, PostInstances, PostLabels
+from service.engine.writing.operations import (
+    DeleteOne,
+    PostInstances,
+    PostLabels,
+    UnlearnInstances,
+)
 from service.http.answers import (
     InstancesAnswer,
     LabelPage,
@@ -27,18 +32,25 @@ from service.http.answers import (
     MergeAnswer,
     ShownLabelAnswer,
     StreamEnd,
+    UnlearnAnswer,
     VersionAnswer,
 )
 from service.http.bounded_model import BoundedModel
 from service.http.endpoint import Call, Endpoint, Routes
 from service.http.label_stream import STREAM_BYTES, LabelStream
 from service.http.request_body import Hold
-from service.http.request_models import FilteredPage, InstancesBody, LabelsBody, MergeBody
+from service.http.request_models import (
+    FilteredPage,
+    InstancesBody,
+    LabelsBody,
+    MergeBody,
+    UnlearnBody,
+)
 from service.http.responses import (
-    instances_answer,
     label_answer,
     label_size,
     label_status,
+    left_out_answer,
     shown_label,
 )
 
@@ -53,7 +65,7 @@ class LabelId(PathConvertor):
 
 
 class LabelRoutes(Routes):
-    """Reads and writes labels, and learns clicks."""
+    """Reads and writes labels, learns clicks and unlearns pairs."""
 
     def endpoints(self) -> list[Endpoint[Any]]:
         register_url_convertor("label_id", LabelId())
@@ -109,6 +121,17 @@ class LabelRoutes(Routes):
                 scope="write",
                 body=self.models.instances,
                 answer=InstancesAnswer,
+            ),
+            Endpoint(
+                route="DELETE /instances",
+                summary="Unlearn that queries lead to labels",
+                description="The query loses its votes for the labels, whoever taught them: clicks,"
+                " negative pairs, the labels' `queries`, and the training data. Other labels of the"
+                " query keep theirs. A pair that is not known is no error.",
+                handler=self.delete_instances,
+                scope="write",
+                body=self.models.unlearn,
+                answer=UnlearnAnswer,
             ),
         ]
 
@@ -199,7 +222,26 @@ class LabelRoutes(Routes):
             PostInstances(items=instances, skip_unknown=skip, tenant=call.tenant),
             request=call.idempotency,
         )
-        return instances_answer(written, instances if skip else None)
+        answer: InstancesAnswer = {"version": written.version, "accepted": written.accepted}
+        if skip:
+            answer["left_out"] = left_out_answer(written, instances)
+        return answer
+
+    async def delete_instances(self, call: Call[UnlearnBody]) -> UnlearnAnswer:
+        """Unlearn all pairs of a request or none, or skip unknown labels."""
+        # In a thread for a large body, as above.
+        instances = await self.side_thread.run_if(
+            call.hold.size, lambda: tuple(body.to_instance() for body in call.input.instances)
+        )
+        skip = call.input.unknown == "skip"
+        written = await self.engine.write(
+            UnlearnInstances(items=instances, skip_unknown=skip, tenant=call.tenant),
+            request=call.idempotency,
+        )
+        answer: UnlearnAnswer = {"version": written.version, "unlearned": written.accepted}
+        if skip:
+            answer["left_out"] = left_out_answer(written, instances)
+        return answer
 
 
 def _first(labels: Sequence[Label], size: int) -> Sequence[Label]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from service.core.bundle.bundle import Bundle, open_bundle
-from service.core.changes import Change
+from service.core.changes import Change, DeleteInstance
 from service.core.encoding.encoder import encode
 from service.core.label_filter import LabelFilter
 from service.core.lexical.words import words_of
@@ -31,11 +31,20 @@ from service.core.prediction.predictor import Predictor
 from service.core.prediction.reranking.features import LabelsOfView, trained_frequencies
 from service.core.rules import Rule
 from service.core.types import NewLabel, Prediction, PredictOptions, Role, RowKind
-from tests.support.changes import ENCODER, click, delete, delete_rule, put, put_rule, seal
+from tests.support.changes import (
+    ENCODER,
+    click,
+    delete,
+    delete_rule,
+    put,
+    put_rule,
+    seal,
+    unlearn,
+)
 from tests.support.label_filters import FILTERS, passes
 from tests.support.oracle import Oracle
 from tests.support.rules import RULES
-from tests.support.tiny.bundles import LABELS, Catalogue
+from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue
 from tests.support.tiny.encoder import TrigramEncoder
 from tests.support.views import (
     alive_rows,
@@ -51,11 +60,13 @@ from tests.support.views import (
 TAU = 0.1
 MATCHED = ("light boots", "red tent xk-12")  # share words with few enough rows
 QUERIES = ("tent for the trail", "light boots")
+SHARED = [query for query, voted in INSTANCES.items() if len(voted) > 1]
 EVERYTHING = 400  # more rows than any history makes
 
 ids = st.sampled_from([*LABELS, "new-1", "new-2", "new-3"])
 words = st.sampled_from(["tent", "light tent", "trail boots", "red lamp XK-12", "x"])
-weights = st.sampled_from([1.0, 1.0, 0.25, 3.0])
+queries = st.one_of(words, st.sampled_from(list(INSTANCES)))
+weights = st.sampled_from([1.0, 1.0, 0.25, 3.0, -1.0, -0.5])
 metadata = st.fixed_dictionaries(
     {},
     optional={
@@ -189,7 +200,7 @@ class Histories(RuleBasedStateMachine):
         self.details.pop(label_id, None)
         self.apply([delete(self.next, label_id)])
 
-    @rule(query=words, clicked=st.lists(ids, min_size=1, max_size=3, unique=True), weight=weights)
+    @rule(query=queries, clicked=st.lists(ids, min_size=1, max_size=3, unique=True), weight=weights)
     def put_instance(self, query: str, clicked: list[str], weight: float) -> None:
         """Click labels; if that changes no vote, it changes no row."""
         self.oracle.click(query, *clicked, weight=weight)
@@ -207,6 +218,33 @@ class Histories(RuleBasedStateMachine):
     def delete_rule(self, rule_id: str) -> None:
         self.rules.pop(rule_id, None)
         self.apply([delete_rule(self.next, rule_id)])
+
+    @rule(query=queries, labels=st.lists(ids, min_size=1, max_size=3, unique=True))
+    def unlearn(self, query: str, labels: list[str]) -> None:
+        """Unlearn pairs; if the memory held none of them, no row changes."""
+        before, held = self.kept[-1]
+        self.unlearn_all(query, labels, [unlearn(self.next, query, *labels)])
+        if self.expected() == held:
+            assert alive_rows(self.memory.view).tolist() == alive_rows(before).tolist()
+
+    @rule(query=st.sampled_from(SHARED), data=st.data())
+    def unlearn_some_of_a_row(self, query: str, data: st.DataObject) -> None:
+        """Unlearn votes of a training row that has several, each by a change of its own."""
+        voted = st.sampled_from(INSTANCES[query])
+        labels = data.draw(st.lists(voted, min_size=1, unique=True))
+        first = self.next
+        changes = [unlearn(first + place, query, label) for place, label in enumerate(labels)]
+        self.unlearn_all(query, labels, changes)
+
+    def unlearn_all(self, query: str, labels: list[str], changes: list[DeleteInstance]) -> None:
+        self.oracle.unlearn(query, *labels)
+        for change in changes:
+            for label_id in self.details.keys() & change.labels:
+                label, novel, _ = self.details[label_id]
+                left = tuple(other for other in label.queries if other != query)
+                if left != label.queries:
+                    self.details[label_id] = (replace(label, queries=left), novel, change.sequence)
+        self.apply(list(changes))
 
     @property
     def next(self) -> int:
@@ -271,7 +309,7 @@ class Histories(RuleBasedStateMachine):
         assert scores == pytest.approx(
             {label_id: score for label_id, score in dense.items() if label_id in scores}, abs=1e-5
         )
-        assert all(score == 0.0 for label_id, score in dense.items() if label_id not in scores)
+        assert all(score < 1e-9 for label_id, score in dense.items() if label_id not in scores)
 
     @rule(wanted=filters, now=st.sampled_from([5.0, 10.0, 17.0, 25.0, 40.0]))
     def filter(self, wanted: LabelFilter, now: float) -> None:

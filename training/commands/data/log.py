@@ -11,7 +11,14 @@ from cyclopts import Parameter
 
 from service.command_line import STATE_VARIABLE, open_console
 from service.core.bundle.bundle import open_bundle
-from service.core.changes import DeleteItem, DeleteLabel, PutInstance, PutItem, PutLabel
+from service.core.changes import (
+    DeleteInstance,
+    DeleteItem,
+    DeleteLabel,
+    PutInstance,
+    PutItem,
+    PutLabel,
+)
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_unusable
 from service.core.label_log import open_log
@@ -39,7 +46,8 @@ def log(
 
     It has the bundle's training rows and labels, posted labels with their queries, the metadata of
     labels as their fields, and clicks, but nothing that was deleted. A pair's clicks are added to
-    its weight in the training rows. The service may keep running: nothing is written to its log.
+    its weight in the training rows. A pair that was unlearned, or clicked as negative last, is left
+    out of all rows. The service may keep running: nothing is written to its log.
 
     Parameters
     ----------
@@ -120,6 +128,8 @@ def _summary(history: History, learned: Dataset, out: Path) -> Iterator[str]:
         f"now served: {len(labels):,} labels, {novel:,} of them new; clicks of"
         f" {len(view.ownership.clicks):,} queries"
     )
+    if unlearned := count[DeleteInstance]:
+        yield f"queries that were unlearned: {unlearned:,}; negative pairs are left out as well"
     if view.items is not None or count[PutItem] or count[DeleteItem]:
         yield _summary_of_items(history, learned)
     if history.unknown:

@@ -94,7 +94,11 @@ def _splits(
 ) -> tuple[Split, Split]:
     """Return training and test rows [N, C], including what was learned live."""
     train, test = _rows_before(history, data, labels)
+    negative = negative_pairs(history)
+    excluded = negative | unlearned_pairs(history)
+    train, test = without_pairs(train, excluded), without_pairs(test, excluded)
     live = live_pairs(history, labels, _pairs(train) | _pairs(test), everything=options.everything)
+    live = {pair: weight for pair, weight in live.items() if pair not in negative}
     old = set(map(identity, train.instances.texts))
     in_test = _queries_of_test({query for query, _ in live}, train, test)
     of_train = {pair: weight for pair, weight in live.items() if pair[0] not in in_test}
@@ -159,6 +163,38 @@ def _kept_labels(
 
 
 Pair = tuple[str, int]  # query, column of the memory
+
+
+def negative_pairs(history: History) -> set[Pair]:
+    """Return the pairs whose last click was a negative one."""
+    return {
+        (query, column)
+        for query, click in history.view.ownership.clicks.items()
+        for column, weight in click.weights.items()
+        if weight < 0
+    }
+
+
+def unlearned_pairs(history: History) -> set[Pair]:
+    """Return the pairs that were unlearned since the bundle's training data was made."""
+    column = history.view.labels.column
+    found = ((query, column(label)) for query, label in history.counts.unlearned)
+    return {(query, of_label) for query, of_label in found if of_label is not None}
+
+
+def without_pairs(split: Split, pairs: Collection[Pair]) -> Split:
+    """Return a split in which no row with a pair's query has the pair's label."""
+    if not pairs:
+        return split
+    texts, queries = split.instances.texts, {query for query, _ in pairs}
+    concerned = np.array([text in queries for text in texts], bool)
+    entries = split.labels_of.tocoo()
+    kept = np.ones(len(entries.data), bool)
+    for entry in np.flatnonzero(concerned[entries.row]).tolist():
+        kept[entry] = (texts[entries.row[entry]], int(entries.col[entry])) not in pairs
+    positions = (entries.row[kept], entries.col[kept])
+    labels_of = csr_matrix((entries.data[kept], positions), shape=split.labels_of.shape)
+    return replace(split, labels_of=labels_of)
 
 
 def live_pairs(

@@ -19,6 +19,7 @@ from service.core.bundle.bundle import Bundle
 from service.core.bundle.manifest import LearnedFacts
 from service.core.changes import (
     Change,
+    DeleteInstance,
     DeleteItem,
     DeleteLabel,
     Posted,
@@ -35,7 +36,7 @@ from service.core.memory.draft import Draft
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.replay import change_of, held_version
-from service.core.types import Halves
+from service.core.types import Halves, NewInstance
 from training.datasets.pair_weights import DAY, SMALLEST
 
 Weights = defaultdict[str, defaultdict[str, float]]  # label id -> query -> weight of its clicks
@@ -83,11 +84,14 @@ def _no_clicks() -> Weights:
 class ClickCounts:
     """Summed weights of clicks by label and query, since `since` and the label's last deletion.
 
+    A negative pair or an unlearned one starts at 0 again.
+
     With a `half_life` in days, a click's weight is multiplied by 0.5 ** (age / half_life). Its age
     is counted back from the Unix time `newest`.
 
     Attributes:
         new_clicks: Clicks after event `held`; the bundle's training data includes earlier ones.
+        unlearned: Pairs (query, label) that were unlearned after event `held`.
         posted: Labels that were posted since `since`.
         recent: Queries whose first event is at `recent_from` or later; empty if that is None.
         written: The number of changes of each kind in the whole log.
@@ -101,6 +105,7 @@ class ClickCounts:
     held: int = 0
     clicks: Weights = field(default_factory=_no_clicks)
     new_clicks: Weights = field(default_factory=_no_clicks)
+    unlearned: set[tuple[str, str]] = field(default_factory=set)
     posted: set[str] = field(default_factory=set)
     recent: set[str] = field(default_factory=set)
     written: Counter[type[Change]] = field(default_factory=Counter)
@@ -111,13 +116,12 @@ class ClickCounts:
         """Count the change that the log has in `row`."""
         self.written[type(change)] += 1
         if isinstance(change, PutInstance):
-            query, weight = change.instance.query, change.instance.weight * self._share(row)
-            self._see((query,), row)
-            if self.since.is_reached(row):
-                for label in set(change.instance.labels):
-                    self.clicks[label][query] += weight
-                    if row.sequence > self.held:
-                        self.new_clicks[label][query] += weight
+            self._see((change.instance.query,), row)
+            self._add_clicks(change.instance, row)
+        elif isinstance(change, DeleteInstance):
+            self._forget(change.query, change.labels)
+            if row.sequence > self.held:
+                self.unlearned.update((change.query, label) for label in change.labels)
         elif isinstance(change, PutLabel):
             self._see(change.label.queries, row)
             if self.since.is_reached(row):
@@ -131,6 +135,21 @@ class ClickCounts:
             self.items[change.item.id] = change.item.text
         elif isinstance(change, DeleteItem):
             self.items[change.id] = None
+
+    def _add_clicks(self, instance: NewInstance, row: Any) -> None:
+        query, weight = instance.query, instance.weight * self._share(row)
+        if weight < 0:
+            self._forget(query, instance.labels)
+        elif self.since.is_reached(row):
+            for label in set(instance.labels):
+                self.clicks[label][query] += weight
+                if row.sequence > self.held:
+                    self.new_clicks[label][query] += weight
+
+    def _forget(self, query: str, labels: Collection[str]) -> None:
+        for label in labels:
+            self.clicks[label].pop(query, None)
+            self.new_clicks[label].pop(query, None)
 
     def _share(self, row: Any) -> float:
         """Return the share of a click's weight that is left at its age: above 0, at most 1."""

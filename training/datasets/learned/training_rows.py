@@ -32,15 +32,20 @@ def rows_in_bundle(view: View) -> Split:
     """Return the bundle's training rows [N, C] that still have a label; equal texts are one row.
 
     A snapshot's rows of posted clicks and labels are left out, since the log has them too. The
-    bundle's vote weights become relevance; without weights every pair has relevance 1.
+    bundle's vote weights become relevance; without weights every pair has relevance 1. A row that
+    lost votes by unlearning has those that are left.
     """
     bundle = view.bundle
-    alive = view.alive_rows()
-    rows = np.setdiff1d(alive[alive < bundle.instances], _posted_rows(bundle))
+    rows = view.alive_rows()
+    origins = view.origins(rows)
+    trained = (origins >= 0) & (origins < bundle.instances)
+    trained &= ~np.isin(origins, _posted_rows(bundle))
+    order = np.argsort(origins[trained])
+    rows, origins = rows[trained][order], origins[trained][order]
     columns, counts, weights = view.weighted_votes(rows)
     ones = np.ones(len(columns), np.float32)
     place: dict[str, int] = {}
-    row_of = [place.setdefault(bundle.instance_texts[row], len(place)) for row in rows.tolist()]
+    row_of = [place.setdefault(bundle.instance_texts[row], len(place)) for row in origins.tolist()]
     positions = (np.repeat(np.array(row_of, np.int64), counts), columns)
     shape = (len(place), view.labels.columns)
     labels_of = csr_matrix((ones if weights is None else weights, positions), shape=shape)

@@ -104,19 +104,20 @@ class LabelsOfView:
         trained[of_bundle] = self.trained[columns[of_bundle]]
         frequencies, known = np.maximum(trained, 0), trained != NOVEL
         ownership = self.view.ownership
-        if len(ownership.label_rows) or len(ownership.queries_by_column):
+        if any(map(len, (ownership.label_rows, ownership.queries_by_column, ownership.lost_votes))):
             posted = [self._posted(column) for column in columns[known].tolist()]
             frequencies[known] += np.array(posted, np.int64)  # the array may be empty
         return frequencies
 
     def _posted(self, column: int) -> int:
-        """Return the number of rows posted for a label, minus the bundle's that they replace."""
+        """Return how many rows were posted for a label, minus the bundle's that it has lost."""
         ownership, bundle = self.view.ownership, self.view.bundle
         clicks, rows = len(ownership.queries_for(column)), ownership.label_rows.get(column)
+        added = clicks - ownership.lost_votes.get(column, 0)
         if rows is None:
-            return clicks
+            return added
         replaced = bundle.label_details.at(column).rows if column < bundle.labels else ()
-        return clicks + len(rows) - 1 - len(replaced)
+        return added + len(rows) - 1 - len(replaced)
 
 
 def trained_frequencies(bundle: Bundle) -> Indices:
@@ -205,7 +206,7 @@ def separate_votes(
             group_of_vote=place_of_vote + 1,
             groups=len(candidates.columns) + 1,
         )
-        return by_place[1:]
+        return np.maximum(by_place[1:], 0.0)  # negative pairs: the trees have seen no such sum
 
     return votes(is_instance, SHARP), votes(is_instance, SMOOTH), votes(~is_instance, SMOOTH)
 

@@ -12,7 +12,15 @@ import pytest
 from cyclopts import App
 
 from service.cli.log import log
-from service.core.changes import DeleteItem, DeleteLabel, PutInstance, PutItem, PutLabel, UseBundle
+from service.core.changes import (
+    DeleteInstance,
+    DeleteItem,
+    DeleteLabel,
+    PutInstance,
+    PutItem,
+    PutLabel,
+    UseBundle,
+)
 from tests.support.commands import one_line, status_of
 from tests.support.label_logs import Place, StoredChange, append
 
@@ -103,6 +111,15 @@ def test_wrong_options_are_named(
     run_log: Log, place: Place, options: tuple[object, ...], said: str
 ) -> None:
     assert said in one_line(2, run_log(place.state, *options, status=2).err)
+
+
+def test_unlearned_and_negative_pairs_are_shown(run_log: Log, tmp_path: Path) -> None:
+    pair = {"query": "steep ice", "labels": ["axe", "rope"]}
+    negative = (PutInstance.kind, pair | {"weight": -1.0})
+    place = write(Place(tmp_path), negative, (DeleteInstance.kind, pair))
+    shown = run_log(place.state).out
+    assert "steep ice | axe, rope | -1.0" in shown
+    assert "instance.delete │ steep ice | axe, rope " in shown
 
 
 def test_json_lines_hold_the_whole_event(run_log: Log, place: Place) -> None:

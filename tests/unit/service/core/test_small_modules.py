@@ -93,7 +93,12 @@ def read(body: dict[str, object]) -> PutInstance:
 
 @pytest.mark.parametrize(
     ("weight", "body"),
-    [(1.0, PLAIN), (0.1, PLAIN | {"weight": 0.1}), (7.0, PLAIN | {"weight": 7.0})],
+    [
+        (1.0, PLAIN),
+        (0.1, PLAIN | {"weight": 0.1}),
+        (7.0, PLAIN | {"weight": 7.0}),
+        (-1.0, PLAIN | {"weight": -1.0}),  # a negative pair
+    ],
 )
 def test_a_weight_is_stored_where_it_is_not_one(weight: float, body: dict[str, object]) -> None:
     instance = NewInstance(query="dusk", labels=("lamp", "tent"), weight=weight)
@@ -102,8 +107,8 @@ def test_a_weight_is_stored_where_it_is_not_one(weight: float, body: dict[str, o
     assert read(body).instance == instance
 
 
-@pytest.mark.parametrize("weight", [0, -1.0, float("nan"), float("inf"), "heavy"])
-def test_a_stored_weight_that_is_no_positive_number_is_refused(weight: object) -> None:
+@pytest.mark.parametrize("weight", [0, float("nan"), float("inf"), -float("inf"), "heavy"])
+def test_a_stored_weight_that_is_0_or_no_finite_number_is_refused(weight: object) -> None:
     with pytest.raises(ValueError, match=r"weigh|float"):
         read({**PLAIN, "weight": weight})
 

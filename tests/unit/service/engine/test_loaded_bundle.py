@@ -77,8 +77,10 @@ def test_labels_that_the_log_has_posted_itself_are_no_sign(trigram_bundle: Bundl
         click("a", "lamp"),
         event("label.delete", id="kayak"),
         event("label.delete", id="b"),
+        event("instance.delete", query="igloo", labels=["boots", "kayak", "c"]),
     )
-    assert (found.known, list(found.unknown), found.clicks) == ({"tent", "lamp"}, ["a", "b"], 2)
+    assert (found.known, list(found.unknown)) == ({"tent", "lamp", "boots"}, ["a", "b", "c"])
+    assert found.clicks == 2
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,14 @@ def store(folder: Path, *content: str, lookup: bool = True) -> TextStore:
     return TextStore(folder / "store", lookup=lookup)
 
 
+def test_positions_of_equal_texts_are_found_among_some(tmp_path: Path) -> None:
+    kept = store(tmp_path, "tent", "Tent", "zelt", "tent", "", "tents", "tent", lookup=False)
+    assert kept.equal_to("tent", np.arange(6)).tolist() == [0, 3]
+    assert kept.equal_to("tent", np.array([1, 2, 6])).tolist() == [6]
+    assert kept.equal_to("", np.arange(7)).tolist() == [4]
+    assert kept.equal_to("tent", np.zeros(0, np.int64)).tolist() == []
+
+
 @settings(max_examples=60)
 @given(st.lists(any_text, max_size=8), any_text)
 @example([], "anything")

@@ -48,6 +48,13 @@ def test_an_index_finds_the_rows_of_each_word(texts: list[str]) -> None:
             assert number is None or index.word(number) == word
 
 
+@given(texts, st.lists(st.sampled_from([*WORDS, "unknown"]), max_size=3).map(" ".join))
+def test_an_index_finds_the_rows_with_all_words_of_a_text(texts: list[str], wanted: str) -> None:
+    found, words = index_texts(texts).places_of_all(wanted), set(words_of(wanted))
+    expected = [row for row, text in enumerate(texts) if words.issubset(words_of(text))]
+    assert found is None if not words else found.tolist() == expected
+
+
 @given(texts, texts, st.randoms())
 def test_gathered_rows_have_the_index_of_their_texts(
     first: list[str], second: list[str], random: np.random.Generator

@@ -19,7 +19,7 @@ from service.core.label_log import LabelLog
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
 from service.core.types import NewLabel
-from tests.support.changes import click, delete, put
+from tests.support.changes import click, delete, put, unlearn
 from tests.support.tiny.bundles import INSTANCES, LABELS
 from tests.support.tiny.export import tiny_dataset
 from tests.support.views import described_rows
@@ -115,6 +115,36 @@ def test_a_deleted_label_takes_its_pairs_along_and_starts_anew(learn: Learn) -> 
     assert train(learned) == kept | {("rain", "boots"): 1.0}
 
 
+def test_an_unlearned_pair_is_no_pair_until_it_is_learned_again(learn: Learn) -> None:
+    query, kept = "trail footwear", {**BEFORE}
+    del kept[query, "boots"]
+    learned = learn(
+        put(1, KAYAK),
+        click(2, query, "boots", "tent", weight=2.0),
+        unlearn(3, query, "boots"),
+        unlearn(4, "boat for one", "kayak"),
+    )
+    assert train(learned) == kept | {(query, "tent"): 2.0}
+    assert learned.labels.uids == (*LABELS, "kayak")
+    learned = learn(click(5, query, "boots", weight=3.0))
+    assert train(learned) == kept | {(query, "tent"): 2.0, (query, "boots"): 3.0}
+
+
+def test_a_negative_pair_is_no_example_until_it_is_clicked_again(learn: Learn) -> None:
+    query, kept = "trail footwear", {**BEFORE}
+    del kept[query, "boots"]
+    learned = learn(
+        put(1, KAYAK),
+        click(2, query, "boots"),
+        click(3, query, "boots", "lamp", weight=-2.0),
+        click(4, "boat for one", "kayak", weight=-1.0),
+        click(5, "a bad query", "tent", weight=-1.0),
+    )
+    assert train(learned) == kept
+    learned = learn(click(6, query, "boots"))
+    assert train(learned) == BEFORE | {(query, "boots"): 2.0}  # the bundle's row plus event 6
+
+
 def random_changes(count: int) -> list[Change]:
     rng = np.random.default_rng(3)
     ids, queries = [*LABELS, "n1", "n2", "n3"], [*INSTANCES, "q1", "q2", "q3", "q4"]
@@ -127,6 +157,8 @@ def random_changes(count: int) -> list[Change]:
             changes.append(put(sequence, NewLabel(id=label, text=f"text {label}", queries=posted)))
         elif kind < 0.45:
             changes.append(delete(sequence, label))
+        elif kind < 0.6:
+            changes.append(unlearn(sequence, query, label, str(rng.choice(ids))))
         else:
             changes.append(click(sequence, query, label, str(rng.choice(ids))))
     return changes
@@ -210,6 +242,23 @@ def test_data_that_the_bundle_was_not_made_from_is_refused(learn: Learn) -> None
     texts = replace(data.train.instances, texts=("other", *data.train.instances.texts[1:]))
     with pytest.raises(InvalidInput, match=r"query 'shoes for running'.*leave --data out"):
         learn(data=replace(data, train=replace(data.train, instances=texts)))
+
+
+def test_pairs_are_left_out_of_the_data_as_well(learn: Learn, log: LabelLog) -> None:
+    data = with_test(tiny_dataset(), "jogging", "walking")
+    changes = [
+        unlearn(1, "jogging", "shoes"),
+        unlearn(2, "light for a tent", "lamp"),
+        click(3, "walking", "boots", weight=-1.0),
+    ]
+    learned = learn(*changes, data=data, since=Moment(sequence=9))
+    kept = {**BEFORE}
+    del kept["light for a tent", "lamp"]
+    assert train(learned) == kept
+    assert pairs(learned.test, learned) == {("walking", "shoes"): 1.0}
+    # The data that is made after an unlearning may hold the pair again.
+    held = LearnedFacts(log=log.id, version=3)
+    assert train(learn(data=replace(data, learned=held))) == BEFORE
 
 
 # Only what was learned since a moment -------------------------------------------------------------
