@@ -8,12 +8,10 @@ have plain ids, and belong to the tenant, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from service.core.errors import InvalidInput, echoed
-from service.core.label_filter import Condition, LabelFilter, Metadata
 
 _SEPARATOR = "::"
 
@@ -43,13 +41,7 @@ class Tenant:
         """Return the text that `parse` reads."""
         return f"{self.field}={self.value}"
 
-    @cached_property
-    def filter(self) -> LabelFilter:
-        """The filter that the tenant's labels pass."""
-        wanted = Condition(field=self.field, operator="eq", values=(self.value,), kind="string")
-        return LabelFilter(all=(wanted,))
-
-    def owns(self, metadata: Metadata) -> bool:
+    def owns(self, metadata: Mapping[str, object]) -> bool:
         """Return whether a label with this metadata is the tenant's alone."""
         return metadata.get(self.field) == self.value
 

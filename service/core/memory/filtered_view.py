@@ -87,7 +87,8 @@ class FilteredViews:
 
     def of_tenant(self, view: View, tenant: Tenant) -> View:
         """Return `view` with the labels and rules of a tenant alone."""
-        return self._made(view, tenant.filter, (tenant, None))
+        wanted = Condition(field=tenant.field, operator="eq", values=(tenant.value,), kind="string")
+        return self._made(view, LabelFilter(all=(wanted,)), (tenant, None))
 
     def _made(self, view: View, wanted: LabelFilter, key: _Key) -> View:
         tenant, only = key
