@@ -100,7 +100,9 @@ class LabelTable:
 
         A label at a column beyond the array has the factor 1.
         """
-        return self.fields.boosts if self.factors is None else self.factors
+        if self.factors is not None or not self.fields.boosted:  # mostly, none has a boost
+            return self.factors
+        return self.fields.boosts
 
     def boosted(self, columns: Sequence[int] | Bools, factor: float) -> LabelTable:
         """Return a table in which some labels have a boost that is multiplied by `factor`."""

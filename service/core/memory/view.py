@@ -108,6 +108,11 @@ class View:
         """Whether a label or a rule has, or had, a date."""
         return self.labels.fields.dated or self.rules.dated > 0
 
+    @property
+    def has_rules(self) -> bool:
+        """Whether there are rules, of any tenant."""
+        return len(self.rules.rules) > 0
+
     def alive_rows(self) -> Rows:
         """Return the numbers of all rows without a tombstone, ascending."""
         parts = (part.alive_rows() for part in self.parts)
