@@ -263,6 +263,14 @@ class View:
         rows = self.lexicon.covered(query)
         return rows[~self.is_instance(rows)]
 
+    def labels_with_words(self, text: str) -> LabelTable:
+        """Return the table of the labels alone whose texts contain all words of `text`."""
+        rows = self.lexicon.containing(text)
+        columns, _ = self.votes(rows[~self.is_instance(rows)])
+        found = np.zeros(self.labels.columns, bool)
+        found[columns] = True
+        return self.labels.only(found)
+
     def is_instance(self, rows: Rows) -> Bools:
         """Return which of `rows` [b] are instance rows."""
         instance = np.zeros(len(rows), bool)
