@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from service.core.tenant import Tenant
 from service.http.access import Access, ApiKey
+from tests.support.commands import run
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, local_service
 
@@ -195,6 +196,34 @@ def test_tenants_survive_snapshot_reload_and_restart(
             if not round_number:
                 snapshot = each["root"]("POST", "/admin/snapshot", {"bundle": "next"})
                 assert snapshot.status_code == 200
+
+
+def test_a_tenants_part_becomes_a_bundle_of_its_own(
+    make_bundle: Callable[..., Path], tmp_path: Path
+) -> None:
+    bundle, state, out = make_bundle(name="shop"), tmp_path / "state", tmp_path / "acme"
+    rule = {"rules": [{"id": "r", "then": {"pin": [{"id": "b", "position": 1}]}}]}
+    with clients(bundle, state) as each:
+        for name in TENANTS:
+            for label_id, text in (("a", "red tent"), ("b", "tent")):
+                each[name].labels({"id": label_id, "text": text, "queries": [f"{text} {name}"]})
+            click = {"instances": [{"query": f"shelter {name}", "labels": ["a"]}]}
+            assert each[name]("POST", "/instances", click).status_code == 200
+        assert each["acme"]("POST", "/rules", rule).status_code == 200
+        expected = each["acme"].found("red tent")
+    command = ("--bundle", bundle, "--state", state, "--out", out, "--tenant", f"{FIELD}=acme")
+    ended = run("service", "snapshot", *command)
+    assert ended.returncode == 0, ended.stderr
+    content = b"".join(file.read_bytes() for file in out.rglob("*") if file.is_file())
+    assert b"acme" in content and b"apex" not in content
+    with local_service(out, tmp_path / "other") as service:
+        asked = {"queries": ["red tent"], "top_k": 50}
+        [result] = service.post("/predict", asked).json()["results"]
+        assert [keyword["id"] for keyword in result["keywords"]] == expected == ["b", "a"]
+        assert service.get("/rules/r").json() == {"id": "r", **rule["rules"][0]}
+        shown = service.get("/labels/a").json()
+        assert shown["clicked"] == {"total": 1, "newest": ["shelter acme"]}
+        assert shown["queries"] == ["red tent acme"]
 
 
 # Random histories --------------------------------------------------------------------------
