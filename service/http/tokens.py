@@ -202,14 +202,14 @@ def _usable(jwk: Any, where: str) -> jwt.PyJWK | None:
     operations = jwk.get("key_ops", ["verify"])
     if not isinstance(operations, list) or "verify" not in operations:
         return None
-    if jwk.get("use", "sig") != "sig" or not isinstance(jwk.get("alg", ""), str):
+    if jwk.get("use", "sig") != "sig" or jwk.get("alg", ALGORITHMS[0]) not in ALGORITHMS:
         return None
     try:
         key = jwt.PyJWK(jwk)
         key.Algorithm.prepare_key(key.key)  # raises if an elliptic curve is not the algorithm's
     except jwt.PyJWTError:
         return None
-    if key.algorithm_name not in ALGORITHMS:
+    if key.algorithm_name not in ALGORITHMS:  # derived from the type, as for secp256k1
         return None
     if key.Algorithm.check_key_length(key.key) is not None:
         raise InvalidConfig(f"{where} is too short to be safe: RSA keys need 2,048 bits")
