@@ -74,7 +74,7 @@ class Tokens:
     """Verifies tokens with the keys of a file, which is read again when it changes."""
 
     def __init__(self, path: Path, *, audience: str | None, issuer: str | None) -> None:
-        """Name the file, which is read at the first token; without `audience` any is accepted."""
+        """Name the file, which `read` or `look` reads. An `audience` or `issuer` of None is any."""
         self._path, self._audience, self._issuer = path, audience, issuer
         self._keys: KeySet = {}
         self._stamp: tuple[int, ...] | None = None  # of the file that was read last
@@ -85,8 +85,8 @@ class Tokens:
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave out the keys, which cannot be pickled: a worker process reads the file itself.
 
-        If the file is broken by then, the worker accepts no token. Keys from the start may have
-        been revoked since.
+        If the file is broken by then, the worker accepts no token until it is repaired: keys of the
+        start may have been revoked since.
         """
         return partial(Tokens, self._path, audience=self._audience, issuer=self._issuer), ()
 
@@ -104,7 +104,7 @@ class Tokens:
 
         Raises `InvalidToken`, whose message says what is wrong and never repeats the token.
         """
-        self._look()
+        self.look()
         expires, client = self._verified.get(digest, (0, None))
         if client is not None and expires > time() - LEEWAY_SECONDS:
             return client
@@ -142,7 +142,8 @@ class Tokens:
             leeway=LEEWAY_SECONDS,
         )
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Read the keys if the file has changed, and log an error if it is broken."""
         now = monotonic()
         if now < self._next_look:
             return
