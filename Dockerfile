@@ -1,4 +1,4 @@
-# An image with only the service (`keymatch[cpu,postgres,jwt]`). No compiler, no torch, not run as root.
+# An image with only the service (`keymatch[cpu,postgres,jwt]`). No compiler, no torch, not root.
 # How to run it in production: deploy/README.md.
 #
 #   docker build -t keymatch .
