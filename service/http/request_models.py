@@ -282,7 +282,7 @@ def require_own(
     """Raise `InvalidInput` for metadata that would give a label to another tenant."""
     if tenant.field in metadata and metadata[tenant.field] != tenant.value:
         raise InvalidInput(
-            f"this API key writes only labels with {tenant}",
+            f"this client writes only labels with {tenant}",
             field=f"{at}metadata.{tenant.field}",
         )
 
