@@ -126,10 +126,12 @@ def post(path: str, document: Any) -> bytes:
     return post_bytes(path, orjson.dumps(document))
 
 
-def post_bytes(path: str, body: bytes, *, media_type: str = "application/json") -> bytes:
-    """Return the bytes of a POST request."""
+def post_bytes(
+    path: str, body: bytes, *, media_type: str = "application/json", method: str = "POST"
+) -> bytes:
+    """Return the bytes of a POST request, or of another `method`."""
     return (
-        f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: {media_type}\r\n"
+        f"{method} {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: {media_type}\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     ).encode() + body
 
@@ -139,8 +141,10 @@ def get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
 
 
-def delete(path: str) -> bytes:
-    """Return the bytes of a DELETE request."""
+def delete(path: str, document: Any = None) -> bytes:
+    """Return the bytes of a DELETE request, with a JSON body if there is a document."""
+    if document is not None:
+        return post_bytes(path, orjson.dumps(document), method="DELETE")
     return f"DELETE {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
 
 

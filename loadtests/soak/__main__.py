@@ -1,7 +1,8 @@
 """`python -m loadtests.soak`: half an hour of mixed load; reports losses, leaks and refusals.
 
-Predictions, labels, deletions, clicks, probes and scrapes continue while blocks of live rows are
-sealed and merged, a snapshot is written and served, and the process is killed and restarted.
+Predictions, labels, deletions, clicks, negative and unlearned pairs, rules, probes and scrapes
+continue while blocks of live rows are sealed and merged, a snapshot is written and served, and the
+process is killed and restarted.
 Reports acknowledged writes that are missing, answers other than 200, and the growth of memory and
 open files after the restart and its warm-up. Writes soak.json (with all samples) and soak.md.
 """
@@ -40,6 +41,7 @@ def soak(
     reads: float = 40.0,
     labels: float = 4.0,
     clicks: float = 10.0,
+    rules: float = 1.0,
 ) -> int:
     """Run, judge and report; the status is 1 if a goal is missed.
 
@@ -56,10 +58,12 @@ def soak(
     labels
         Requests per second, with four labels each.
     clicks
-        Clicks per second.
+        Clicks per second; some are negative pairs, and some are unlearned.
+    rules
+        Rules put or deleted per second.
     """
     manifest.read(bundle)  # fail now, not after half an hour, if it is missing
-    rates = Rates(reads=reads, labels=labels, clicks=clicks)
+    rates = Rates(reads=reads, labels=labels, clicks=clicks, rules=rules)
     open_console(stderr=True).print(f"{minutes:g} minutes of mixed load ...")
     with TemporaryDirectory(prefix="keymatch-soak-") as folder:
         course = run_course(
@@ -123,14 +127,14 @@ def quarters(figures: Sequence[float]) -> tuple[float, float]:
 
 
 def _lost(course: Course) -> Row:
-    missing = sum(course.missing_labels.values())
+    differing = sum(course.differing.values())
     return Row(
         what=f"of {len(course.ledger.acknowledged):,} acknowledged writes: missing in the log,"
-        " labels not as acknowledged at the restart and at the end",
+        " labels and rules not as acknowledged at the restart and at the end",
         goal="0, 0",
-        measured=f"{course.lost}, {missing}",
-        met=not course.lost and not missing,
-        figures={"acknowledged": len(course.ledger.acknowledged), **course.missing_labels},
+        measured=f"{course.lost}, {differing}",
+        met=not course.lost and not differing,
+        figures={"acknowledged": len(course.ledger.acknowledged), **course.differing},
     )
 
 

@@ -10,12 +10,22 @@ from time import perf_counter
 
 from loadtests.clients.connection import Connection, RequestFailed, delete, get, post, predict
 from loadtests.soak.ledger import Ask, Ledger, Refused, Write
-from service.core.changes import DeleteLabel, PutInstance, PutLabel
+from service.core.changes import (
+    DeleteInstance,
+    DeleteLabel,
+    DeleteRule,
+    PutInstance,
+    PutLabel,
+    PutRule,
+)
 
 LABELS = 400  # per writer of labels; each label is written repeatedly
 CLICKED = 400  # queries per writer of clicks
 LABELS_A_REQUEST = 4
-DELETE_EVERY = 10  # every tenth request deletes a label
+RULES = 100  # per writer of rules; each rule is written repeatedly
+DELETE_EVERY = 10  # every tenth request deletes a label or a rule, or unlearns its own click
+BOOSTS = (1.0, 2.5, 1.0, 0.5)  # of the labels of one request
+FAR_FUTURE = "2099-12-31T00:00:00Z"
 
 Turn = Callable[[Ask, int], None]  # sends the n-th request, and records what was acknowledged
 
@@ -77,7 +87,7 @@ def read(queries: Iterator[str]) -> Turn:
 
 
 def write_labels(ledger: Ledger, queries: Iterator[str], *, owner: str) -> Turn:
-    """Create and replace labels, each with a query; delete one every now and then."""
+    """Create and replace labels with queries, some with a boost and dates; delete some."""
 
     def turn(ask: Ask, number: int) -> None:
         if number % DELETE_EVERY == DELETE_EVERY - 1:
@@ -91,12 +101,19 @@ def write_labels(ledger: Ledger, queries: Iterator[str], *, owner: str) -> Turn:
                 "id": f"{owner}-{(number * LABELS_A_REQUEST + place) % LABELS}",
                 "text": f"{next(queries)} {owner} {number}",
                 "queries": [f"{next(queries)} {number}"],
+                "boost": BOOSTS[place],
+                **({"expires_at": FAR_FUTURE} if place == 0 else {}),
             }
             for place in range(LABELS_A_REQUEST)
         ]
         writes = [
-            Write(kind=PutLabel.kind, subject=str(label["id"]), text=str(label["text"]))
-            for label in labels
+            Write(
+                kind=PutLabel.kind,
+                subject=str(label["id"]),
+                text=str(label["text"]),
+                weight=boost,
+            )
+            for label, boost in zip(labels, BOOSTS, strict=True)
         ]
         ledger.write(ask, post("/labels", {"labels": labels}), writes)
 
@@ -106,7 +123,8 @@ def write_labels(ledger: Ledger, queries: Iterator[str], *, owner: str) -> Turn:
 def write_clicks(ledger: Ledger, *, owner: str) -> Turn:
     """Create a label, then click it for queries; a query repeats after `CLICKED` others.
 
-    Every pass over the queries clicks another label, so each click adds information.
+    Every pass over the queries clicks another label, so each click adds information. Some of the
+    clicks are negative pairs, and some are unlearned at once.
     """
 
     def turn(ask: Ask, number: int) -> None:
@@ -117,11 +135,36 @@ def write_clicks(ledger: Ledger, *, owner: str) -> Turn:
             request = post("/labels", {"labels": [label]})
             write = Write(kind=PutLabel.kind, subject=label_id, text=label_id)
         else:
-            query = f"{owner} query {place}"
+            query, negative = f"{owner} query {place}", place % 4 == 0
             instance = {"query": query, "labels": [label_id]}
-            request = post("/instances", {"instances": [instance]})
-            write = Write(kind=PutInstance.kind, subject=query)
+            request = post("/instances", {"instances": [{**instance, "negative": negative}]})
+            write = Write(kind=PutInstance.kind, subject=query, weight=-1.0 if negative else 1.0)
         ledger.write(ask, request, [write])
+        if place and place % DELETE_EVERY == 0:
+            write = Write(kind=DeleteInstance.kind, subject=query)
+            ledger.write(ask, delete("/instances", {"instances": [instance]}), [write])
+
+    return turn
+
+
+def write_rules(ledger: Ledger, queries: Iterator[str], *, owner: str) -> Turn:
+    """Create and replace rules that boost labels for one query each; delete some."""
+
+    def turn(ask: Ask, number: int) -> None:
+        if number % DELETE_EVERY == DELETE_EVERY - 1:
+            # The previous request has put this rule, so it exists.
+            rule_id = f"{owner}-rule-{(number - 1) % RULES}"
+            write = Write(kind=DeleteRule.kind, subject=rule_id)
+            ledger.write(ask, delete(f"/rules/{rule_id}"), [write])
+            return
+        rule_id, query = f"{owner}-rule-{number % RULES}", f"{next(queries)} {number}"
+        rule = {
+            "id": rule_id,
+            "when": {"query": query, "match": "exact"},
+            "then": {"boost": {"factor": 2.0, "filter": {"all": [{"field": "x", "exists": True}]}}},
+        }
+        write = Write(kind=PutRule.kind, subject=rule_id, text=query)
+        ledger.write(ask, post("/rules", {"rules": [rule]}), [write])
 
     return turn
 

@@ -15,14 +15,13 @@ from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic, sleep
-from urllib.parse import quote
 
 from loadtests.clients.connection import Connection, get, post, require
 from loadtests.queries import distinct
 from loadtests.resources import encoding_children, process_tree, resident
 from loadtests.soak import clients
 from loadtests.soak.clients import Client
-from loadtests.soak.ledger import Ledger
+from loadtests.soak.ledger import Ledger, Shown
 from service.child_server import Server, running_server
 from service.core.label_log import open_log
 
@@ -40,7 +39,8 @@ class Rates:
 
     reads: float = 40.0
     labels: float = 4.0  # requests with four labels each
-    clicks: float = 10.0
+    clicks: float = 10.0  # some are negative pairs, some are unlearned
+    rules: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +62,8 @@ class Course:
     answers: Counter[str] = field(default_factory=Counter)
     events: dict[str, float] = field(default_factory=dict)
     slowest: dict[str, float] = field(default_factory=dict)
-    # When -> number of labels that differ from what was acknowledged.
-    missing_labels: dict[str, int] = field(default_factory=dict)
+    # When -> number of labels and rules that differ from what was acknowledged.
+    differing: dict[str, int] = field(default_factory=dict)
     lost: int = 0  # number of acknowledged writes that the log lacks
     start: float = field(default_factory=monotonic)
 
@@ -108,12 +108,12 @@ def run_course(
         sleep(1)  # lets clients see their broken connections
         raise _Killed
     with serving() as server:
-        course.missing_labels["at the restart"] = _missing(server, course.ledger)
+        course.differing["at the restart"] = _differing(server, course.ledger)
         with _loaded(course, server, texts, rates, AFTER):
             course.note("restarted")
             sleep(max(0.0, (1 - SNAPSHOT_AT - KILL_AFTER) * seconds))
             course.note("over")
-        course.missing_labels["at the end"] = _missing(server, course.ledger)
+        course.differing["at the end"] = _differing(server, course.ledger)
     log = open_log(state, create=False)
     course.lost = len(course.ledger.lost(log.read()))
     log.close()
@@ -131,6 +131,7 @@ def _loaded(
         "reads": (clients.read(distinct(texts, seed=1)), rates.reads),
         "labels": (labels, rates.labels),
         "clicks": (clients.write_clicks(ledger, owner=owner), rates.clicks),
+        "rules": (clients.write_rules(ledger, distinct(texts, seed=3), owner=owner), rates.rules),
         "operations": (clients.operate, 1.0),
     }
     running = [
@@ -175,17 +176,21 @@ def _ask(server: Server, path: str, document: dict[str, str]) -> None:
         require(connection.ask(post(path, document)))
 
 
-def _missing(server: Server, ledger: Ledger) -> int:
-    """Return how many labels differ from what was last acknowledged."""
+def _differing(server: Server, ledger: Ledger) -> int:
+    """Return how many labels and rules differ from what was last acknowledged."""
     newest = max(ledger.acknowledged, default=0)
     with Connection(server.port) as connection:
         # Any process may answer: wait until this one has read what another one acknowledged.
         require(connection.ask(post("/predict", {"queries": ["tent"], "min_version": newest})))
         answers = [
-            (connection.ask(get(f"/labels/{quote(label_id)}")), possible)
-            for label_id, possible in ledger.labels().items()
+            (connection.ask(get(path)), possible) for path, possible in ledger.possible().items()
         ]
-    return sum(
-        (None if answer[0] == 404 else require(answer)["text"]) not in possible
-        for answer, possible in answers
-    )
+    return sum(_shown(answer) not in possible for answer, possible in answers)
+
+
+def _shown(answer: tuple[int, bytes]) -> Shown | None:
+    if answer[0] == 404:
+        return None
+    document = require(answer)
+    text = document["when"]["query"] if "when" in document else document["text"]
+    return text, document.get("boost", 1.0)

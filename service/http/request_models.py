@@ -115,6 +115,18 @@ def unix_seconds(text: str | None) -> float | None:
         raise ValueError(wrong) from error
 
 
+class DatePassed(InvalidInput):
+    """An `expires_at` has passed. A request that was answered before still gets its answer."""
+
+
+def _end_of(expires_at: str | None, *, at: str = "") -> float | None:
+    """Return `expires_at` in Unix seconds; raises `DatePassed` with the path `at` before it."""
+    seconds = unix_seconds(expires_at)
+    if seconds is not None and seconds <= time():
+        raise DatePassed("has passed; delete what nobody may find", field=f"{at}expires_at")
+    return seconds
+
+
 def _not_blank(text: str) -> str:
     """Refuse texts of U+001C to U+001F, white space only to Python: their id would be empty."""
     if not text.strip():
@@ -259,7 +271,8 @@ class LabelBody(StrictModel):
     def to_label(self, tenant: Tenant | None = None, *, at: str = "") -> NewLabel:
         """Return a tenant's label. Its id is empty if the request has none, to be chosen later.
 
-        Raises `InvalidInput` for metadata of another tenant, with the path `at` of the label.
+        Raises `InvalidInput` for metadata of another tenant, and `DatePassed`, with the path `at`
+        of the label.
         """
         metadata = as_metadata(self.metadata)
         if tenant is not None:
@@ -271,7 +284,7 @@ class LabelBody(StrictModel):
             queries=tuple(dict.fromkeys(self.queries)),
             metadata=metadata,
             starts_at=unix_seconds(self.starts_at),
-            expires_at=unix_seconds(self.expires_at),
+            expires_at=_end_of(self.expires_at, at=at),
             boost=max(self.boost, SMALLEST_WEIGHT),
         )
 
@@ -321,7 +334,7 @@ class MergeBody(StrictModel):
     )
 
     def to_merge(self, label_id: str, tenant: Tenant | None) -> LabelMerge:
-        """Return the changes to the label with this id; raises as `require_own`."""
+        """Return the changes to the label with this id; raises as `LabelBody.to_label`."""
         metadata: Mapping[str, MetadataValue | None] = as_metadata(self.metadata)
         if tenant is not None:
             require_own(metadata, tenant)
@@ -331,8 +344,8 @@ class MergeBody(StrictModel):
             queries=tuple(self.queries),
             metadata=metadata,
             dates={
-                name: unix_seconds(getattr(self, name))
-                for name in ("starts_at", "expires_at")
+                name: in_seconds(getattr(self, name))
+                for name, in_seconds in (("starts_at", unix_seconds), ("expires_at", _end_of))
                 if getattr(self, name) != UNCHANGED
             },
             boost=None if self.boost is None else max(self.boost, SMALLEST_WEIGHT),
@@ -516,9 +529,10 @@ class RuleBody(StrictModel):
         return self
 
     def to_rule(self, at: str, *, most: int, tenant: Tenant | None) -> Rule:
-        """Return a tenant's rule of the field `at`; raises `InvalidInput` for a wrong filter.
+        """Return a tenant's rule of the field `at`.
 
-        A filter has at most `most` conditions and values.
+        Raises `InvalidInput` for a wrong filter, and `DatePassed`. A filter has at most `most`
+        conditions and values.
         """
         hide, pins, boost = self._consequences()
 
@@ -540,7 +554,7 @@ class RuleBody(StrictModel):
                 filter=parsed(boost.filter, "then.boost.filter"),
             ),
             starts_at=unix_seconds(self.starts_at),
-            expires_at=unix_seconds(self.expires_at),
+            expires_at=_end_of(self.expires_at, at=f"{at}."),
             tenant=tenant,
         )
 
@@ -611,10 +625,8 @@ def _date(text: str) -> str:
 
 
 def _end(text: str, info: ValidationInfo) -> str:
-    """Refuse what `_date` refuses, a date that has passed, and one that is not after the start."""
+    """Refuse what `_date` refuses, and a date that is not after the start."""
     seconds, start = unix_seconds(text), unix_seconds(info.data.get("starts_at") or None)
-    if seconds is not None and seconds <= time():
-        raise ValueError("has passed; delete a label that nobody may find")
     if seconds is not None and start is not None and seconds <= start:
         raise ValueError("must be after `starts_at`")
     return text

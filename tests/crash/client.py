@@ -4,14 +4,29 @@ import http.client
 import random
 import threading
 from collections.abc import Sequence
-from time import sleep
+from time import sleep, time
 from typing import Any
 
 import httpx
 import orjson
 
-from service.core.changes import DeleteItem, DeleteLabel
-from tests.crash.ledger import Fact, Form, Ledger, Outcome, Pending, click, delete, put, put_item
+from service.core.changes import DeleteItem, DeleteLabel, DeleteRule
+from tests.crash.ledger import (
+    Fact,
+    Form,
+    Ledger,
+    Outcome,
+    Pending,
+    acts_on,
+    click,
+    delete,
+    has_started,
+    named_labels,
+    put,
+    put_item,
+    put_rule,
+    shown,
+)
 from tests.support.http.problems import assert_problem
 from tests.support.http.streaming import Streamer, streaming
 
@@ -22,12 +37,24 @@ WORDS = (
     "kettle", "lamp", "mat", "needle", "ozone", "pole", "quilt", "rope", "stove", "tent",
     "ultra", "vest", "winter", "yak", "zip",
 )  # fmt: skip
+PAST, FUTURE, FAR_FUTURE = 1_500_000_000.0, 4_000_000_000.5, 4_100_000_000.0
+SOON = 3.0  # seconds until a label or rule starts, at most
+SHOPS = ("north", "south", "web")
+FILTERS = (
+    {"all": [{"field": "price", "lt": 30}, {"field": "shop", "exists": True}]},
+    {"any": [{"field": "tags", "in": ["new", "sale"]}, {"field": "shop", "eq": "web"}]},
+    {"none": [{"field": "sold", "eq": True}, {"all": [{"field": "price", "gte": 20.5}]}]},
+)
 GONE = (httpx.TransportError, http.client.HTTPException, OSError)
 HABITS = {
     "put": 30,
     "put_again": 10,
     "delete": 8,
+    "merge": 5,
     "click": 12,
+    "unlearn": 8,
+    "put_rules": 8,
+    "delete_rule": 3,
     "put_items": 10,
     "delete_item": 5,
     "stream": 5,
@@ -41,7 +68,7 @@ class Refused(Exception):
 
 
 class Client:
-    """Writes to the labels and items of one ledger, and reads what it has written.
+    """Writes to the labels, items and rules of one ledger, and reads what it has written.
 
     With `patience`, each write has an idempotency key and is repeated after a 503, as clients
     should do. Without it, a 503 fails the test.
@@ -82,13 +109,12 @@ class Client:
             request, self._unanswered = self._unanswered, None
             if request is not None and outcome is not None:
                 answer = self._ask(**request)
-                told = outcome.told
+                told, changes = outcome.told, outcome.pending.changes
                 if outcome.version is None:
-                    changes, version = outcome.pending.changes, answer["version"]
-                    told = self.ledger.acknowledge(changes, version=version)
+                    told = self.ledger.acknowledge(changes, version=answer["version"])
                 else:
                     assert answer["version"] == outcome.version
-                _assert_told(answer, told)
+                _assert_told(answer, changes, told)
                 self._answered.append((request, answer))
             self._repeat()
 
@@ -104,7 +130,8 @@ class Client:
         self.ledger.pending = Pending(changes=changes, whole=True)
         answer = self._ask(**request)
         self.ledger.pending = None
-        _assert_told(answer, self.ledger.acknowledge(changes, version=answer["version"]))
+        told = self.ledger.acknowledge(changes, version=answer["version"])
+        _assert_told(answer, changes, told)
         if keyed:
             self._answered.append((request, answer))
             self._unanswered = None
@@ -146,14 +173,24 @@ class Client:
         self._put_forms([self._form(label_id) for label_id in self._some(self.ledger.ids, count)])
 
     def _put_again(self) -> None:
-        """Put a label again, unchanged or with different metadata."""
+        """Put a label again, unchanged or with different metadata, dates and boost."""
         for form in self._some(list(self.ledger.expected.forms.values()), 1):
             if self._random.random() < 0.7:
-                form = {**form, "metadata": {"note": self._text()}}
+                kept = {name: form[name] for name in ("id", "text", "queries")}
+                form = {**kept, "metadata": {"note": self._text()}, **self._dates_and_boost()}
             self._put_forms([form])
 
     def _put_forms(self, forms: Sequence[Form]) -> None:
-        self._write("POST", "/labels", [put(form) for form in forms], {"labels": forms})
+        labels = [shown(form) for form in forms]
+        self._write("POST", "/labels", [put(form) for form in forms], {"labels": labels})
+
+    def _merge(self) -> None:
+        """Change a label's metadata, and perhaps its dates and boost."""
+        for form in self._some(list(self.ledger.expected.forms.values()), 1):
+            note, given = {"note": self._text()}, self._dates_and_boost()
+            merged = {**form, **given, "metadata": {**form["metadata"], **note}}
+            document = {**shown(given), "metadata": note}
+            self._write("PATCH", f"/labels/{form['id']}", [put(merged)], document)
 
     def _delete(self) -> None:
         label_id = self._random.choice(self.ledger.ids)
@@ -163,16 +200,60 @@ class Client:
             assert_problem(self._send("DELETE", f"/labels/{label_id}"), 404)
 
     def _click(self) -> None:
+        """Click labels for queries, or reject them; sometimes for a query of the bundle."""
         held = list(self.ledger.expected.forms)
         if not held:
             return
         chance, clicks = self._random, []
-        for query in {self._text() for _ in range(chance.choice((1, 3)))}:
+        queries = {f"{self.ledger.owner} {self._text()}" for _ in range(chance.choice((1, 3)))}
+        if chance.random() < 0.2:
+            queries.update(self._some(self.ledger.trained, 1))
+        for query in queries:
             clicked = self._some(held, chance.randint(1, 3))
-            weight = chance.choice((1.0, 1.0, 0.3, 4.0))
-            clicks.append(click(f"{self.ledger.owner} {query}", clicked, weight))
-        instances = [{"weight": 1.0, **one.body} for one in clicks]
+            weight = chance.choice((1.0, 1.0, 0.3, 4.0, -1.0, -0.3))
+            clicks.append(click(query, clicked, weight))
+        instances = []
+        for one in clicks:
+            weight = one.body.get("weight", 1.0)
+            sign = {"negative": True} if weight < 0 else {}
+            instances.append({**one.body, "weight": abs(weight), **sign})
         self._write("POST", "/instances", clicks, {"instances": instances})
+
+    def _unlearn(self) -> None:
+        """Unlearn pairs: clicks, labels' queries, those of the bundle, and some never learned."""
+        expected, pairs = self.ledger.expected, dict[str, list[str]]()
+        known = {*expected.clicks, *expected.trained}
+        known.update(query for form in expected.forms.values() for query in form["queries"])
+        for query in self._some(sorted(known), self._random.choice((1, 1, 3))):
+            learned = expected.learned(query, list(expected.forms))
+            others = self._some(list(expected.forms), self._random.choice((0, 1)))
+            labels = [*self._some(learned, self._random.randint(1, 2)), *others]
+            pairs[query] = list(dict.fromkeys(labels))
+        changes = [expected.unlearn(query, labels) for query, labels in pairs.items()]
+        instances = [{"query": query, "labels": labels} for query, labels in pairs.items()]
+        if instances:
+            self._write("DELETE", "/instances", changes, {"instances": instances})
+
+    def _put_rules(self) -> None:
+        """Put new, changed or unchanged rules. A rule may only be put while its labels exist."""
+        ids = self._some(self.ledger.rule_ids, self._random.choice((1, 1, 3)))
+        forms = [self._rule(rule_id) for rule_id in ids]
+        if self._random.random() < 0.2:
+            held = {
+                rule_id: rule
+                for rule_id, rule in self.ledger.expected.rules.items()
+                if named_labels(rule) <= self.ledger.expected.forms.keys()
+            }
+            forms = [held.get(form["id"], form) for form in forms]
+        document = {"rules": [shown(form) for form in forms]}
+        self._write("POST", "/rules", [put_rule(form) for form in forms], document)
+
+    def _delete_rule(self) -> None:
+        [rule_id] = self._some(self.ledger.rule_ids, 1)
+        if rule_id in self.ledger.expected.rules:
+            self._write("DELETE", f"/rules/{rule_id}", [delete(DeleteRule, rule_id)])
+        elif not self._patience:
+            assert_problem(self._send("DELETE", f"/rules/{rule_id}"), 404)
 
     def _put_items(self) -> None:
         """Put new, changed or unchanged items. Sometimes one is invalid and all must be refused."""
@@ -224,7 +305,7 @@ class Client:
             self.ledger.pending = Pending(changes=tuple(lines), whole=False)
             sent = lines[:size]
             for line in sent:
-                stream.send(orjson.dumps(line.body) + b"\n")
+                stream.send(orjson.dumps(shown(line.body)) + b"\n")
             for line in sent:
                 self._line_answered(stream, line, uncertain=uncertain)
                 del lines[0]
@@ -280,16 +361,39 @@ class Client:
                     assert item["id"] != item_id and item["text"] == item_id
                 else:
                     assert_problem(by_name, 422, field="items.0")
+        since = time()
         answer = self._http.post(f"{place}/predict", json=question)
         assert answer.status_code == 200, answer.text
         assert answer.json()["version"] >= self._version
-        for keyword in answer.json()["results"][0]["keywords"]:
+        [result] = answer.json()["results"]
+        self._check_keywords(result)
+        self._check_rules(result, since)
+        self.check_label(place, self._random.choice(self.ledger.ids), self._http)
+        self.check_rule(place, self._random.choice(self.ledger.rule_ids), self._http)
+
+    def _check_keywords(self, result: dict[str, Any]) -> None:
+        for keyword in result["keywords"]:
             if keyword["id"] in self.ledger.ids:
                 label = self.ledger.expected.label(keyword["id"])
                 assert label is not None, f"{keyword['id']} was deleted"
                 for fact in ("text", "metadata", "novel"):
                     assert keyword[fact] == label[fact], (keyword, label)
-        self.check_label(place, self._random.choice(self.ledger.ids), self._http)
+                form = self.ledger.expected.forms[keyword["id"]]
+                assert has_started(form, time()), f"{keyword['id']} has not started"
+
+    def _check_rules(self, result: dict[str, Any], since: float) -> None:
+        """Check that exactly the rules acted that should, and that what they hide is not there."""
+        acted = result.get("rules", ())
+        found = {keyword["id"] for keyword in result["keywords"]}
+        for rule_id in self.ledger.rule_ids:
+            rule = self.ledger.expected.rules.get(rule_id, {})
+            holds = bool(rule) and acts_on(rule, result["query"])
+            if holds and has_started(rule, since):
+                assert rule_id in acted, (rule, result)
+            if rule_id in acted:
+                assert rule and has_started(rule, time()), (rule_id, rule, result)
+                assert holds or "searched" in result, (rule, result)
+                assert found.isdisjoint(rule.get("then", {}).get("hide", ())), (rule, result)
 
     def check_label(self, place: str, label_id: str, client: httpx.Client) -> None:
         """Check that GET /labels/{id} shows the label as the ledger holds it."""
@@ -305,7 +409,18 @@ class Client:
         assert document == label
         self.ledger.expected.require_clicks(label_id, clicked)
 
-    # Random texts ------------------------------------------------------------------------
+    def check_rule(self, place: str, rule_id: str, client: httpx.Client) -> None:
+        """Check that GET /rules/{id} shows the rule as the ledger holds it."""
+        answer, rule = (
+            client.get(f"{place}/rules/{rule_id}"),
+            self.ledger.expected.rules.get(rule_id),
+        )
+        if rule is None:
+            assert_problem(answer, 404)
+        else:
+            assert answer.json() == shown(rule)
+
+    # Random forms and texts --------------------------------------------------------------
 
     def _form(self, label_id: str) -> Form:
         queries = [self._text() for _ in range(self._random.choice((0, 0, 1, 3)))]
@@ -313,17 +428,59 @@ class Client:
             "id": label_id,
             "text": self._text(),
             "queries": list(dict.fromkeys(queries)),
-            "metadata": self._random.choice(({}, {"shop": self._random.choice(WORDS)})),
+            "metadata": self._random.choice(({}, self._metadata())),
+            **self._dates_and_boost(),
         }
+
+    def _metadata(self) -> dict[str, Any]:
+        chance = self._random
+        return {
+            "shop": chance.choice(SHOPS),
+            "price": chance.choice((20, 20.5, 60)),
+            "sold": chance.random() < 0.2,
+            "tags": self._some(("new", "sale", "light"), chance.randint(0, 2)),
+        }
+
+    def _dates_and_boost(self) -> dict[str, float]:
+        boost = {"boost": self._random.choice((0.25, 2.0, 3.5))}
+        return {**self._dates(), **self._random.choice(({}, {}, boost))}
+
+    def _dates(self) -> dict[str, float]:
+        """Return dates, most often none. Some pass soon, perhaps while no server runs."""
+        soon = round(2 * (time() + self._random.uniform(0, SOON))) / 2
+        starts = {"starts_at": self._random.choice((PAST, soon, FUTURE))}
+        ends = {"expires_at": FAR_FUTURE}
+        return self._random.choice(({}, {}, {}, ends, starts, {**starts, **ends}))
+
+    def _rule(self, rule_id: str) -> Form:
+        """Return a rule about labels that this client has put or found in the bundle."""
+        chance = self._random
+        named = self._some(list(self.ledger.expected.forms), 4)
+        match = chance.choice(("exact", "phrase", "contains", "contains"))
+        when = {"when": {"query": self._text(), "match": match}}
+        boost = {"factor": chance.choice((0.5, 2.0)), "filter": chance.choice(FILTERS)}
+        consequences: list[dict[str, Any]] = [{"boost": boost}]
+        if named:
+            first, *others = named
+            pins = [{"id": one, "position": 2 * place} for place, one in enumerate(others, 1)]
+            consequences.append({"boost": {"factor": 1.5, "labels": named}})
+            consequences.append({"hide": [first], **({"pin": pins} if pins else {})})
+        rule = {"id": rule_id, "then": chance.choice(consequences), **self._dates()}
+        # A filter without a condition would leave few labels in all answers.
+        wanted = {"filter": chance.choice(FILTERS)}
+        return {**rule, **chance.choice(({}, when, when, {**when, **wanted}))}
 
     def _text(self) -> str:
         return " ".join(self._random.choices(WORDS, k=self._random.randint(1, 4)))
 
 
-def _assert_told(answer: dict[str, Any], told: Sequence[str]) -> None:
-    if "labels" in answer:
-        assert [label["status"] for label in answer["labels"]] == list(told)
-    if "items" in answer:
-        assert [item["status"] for item in answer["items"]] == list(told)
+def _assert_told(answer: dict[str, Any], changes: Sequence[Fact], told: Sequence[str]) -> None:
+    for name in ("labels", "items", "rules"):
+        if name in answer:
+            assert [one["status"] for one in answer[name]] == list(told)
+    if "status" in answer:
+        assert [answer["status"]] == list(told)
     if "accepted" in answer:
         assert answer["accepted"] == len(told)
+    if "unlearned" in answer:
+        assert answer["unlearned"] == sum(len(change.body["labels"]) for change in changes)

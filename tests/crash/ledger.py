@@ -6,26 +6,53 @@ versions in the answers. The last request may follow: all of it or nothing, but 
 only the first lines. Any other event was duplicated or invented, and a missing one was lost.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
-from service.core.changes import DeleteItem, DeleteLabel, PutInstance, PutItem, PutLabel
+from service.core.changes import (
+    DeleteInstance,
+    DeleteItem,
+    DeleteLabel,
+    DeleteRule,
+    PutInstance,
+    PutItem,
+    PutLabel,
+    PutRule,
+)
+from service.core.memory.row_ownership import NEWEST_QUERIES
 from service.core.types import Event
 
-NEW_IDS = 12  # of labels, and of items, that a client may add
-Form = Mapping[str, Any]  # a label as posted: id, text, queries, metadata
+NEW_IDS = 12  # of labels, of items, and of rules, that a client may add
+DATES = ("starts_at", "expires_at")
+# A label or a rule as the log stores it: as posted, but with Unix seconds as dates.
+Form = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """A change and the place of its event in the log, if known: at `sequence`, or up to `until`."""
+    """A change and the place of its event in the log, if known: at `sequence`, or up to `until`.
+
+    `renews` are the ids of the labels whose version becomes the event's number.
+    """
 
     kind: str
     body: Mapping[str, Any]
+    renews: Sequence[str] = ()
     sequence: int | None = None
     until: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The kind of write, for the report."""
+        if self.body.get("weight", 1.0) < 0:
+            return f"{self.kind} (negative)"
+        dated = not self.body.keys().isdisjoint(DATES)
+        marks = ["dated"] * dated + ["boosted"] * ("boost" in self.body)
+        return f"{self.kind} ({', '.join(marks)})" if marks else self.kind
 
     def matches(self, event: Event) -> bool:
         return (
@@ -36,7 +63,43 @@ class Fact:
 
 
 def put(form: Form) -> Fact:
-    return Fact(kind=PutLabel.kind, body=form)
+    return Fact(kind=PutLabel.kind, body=form, renews=(form["id"],))
+
+
+def put_rule(form: Form) -> Fact:
+    return Fact(kind=PutRule.kind, body=form)
+
+
+def shown(form: Form) -> dict[str, Any]:
+    """Return a label or a rule as it is posted and shown, with dates in RFC 3339."""
+    dates = {
+        name: datetime.fromtimestamp(form[name], UTC).isoformat().replace("+00:00", "Z")
+        for name in DATES
+        if name in form
+    }
+    return {**form, **dates}
+
+
+def has_started(form: Form, now: float) -> bool:
+    return bool(form.get("starts_at", now) <= now)
+
+
+def acts_on(rule: Form, query: str) -> bool:
+    """Whether the condition of a rule holds for a query of plain words, as it was typed."""
+    when, words = rule.get("when", {"query": "", "match": "contains"}), query.split()
+    wanted = when["query"].split()
+    if when["match"] == "exact":
+        return bool(wanted == words)
+    if when["match"] == "contains":
+        return set(wanted) <= set(words)
+    rest = iter(words)
+    return all(word in rest for word in wanted)
+
+
+def named_labels(rule: Form) -> set[str]:
+    then = rule.get("then", {})
+    pinned = {pin["id"] for pin in then.get("pin", ())}
+    return {*then.get("hide", ()), *pinned, *then.get("boost", {}).get("labels", ())}
 
 
 def click(query: str, labels: Sequence[str], weight: float) -> Fact:
@@ -48,51 +111,80 @@ def put_item(item_id: str, text: str) -> Fact:
     return Fact(kind=PutItem.kind, body={"id": item_id, "text": text})
 
 
-def delete(kind: type[DeleteLabel | DeleteItem], deleted: str) -> Fact:
+def delete(kind: type[DeleteLabel | DeleteItem | DeleteRule], deleted: str) -> Fact:
     return Fact(kind=kind.kind, body={"id": deleted})
 
 
 @dataclass(kw_only=True)
 class ExpectedMemory:
-    """The labels, clicks and items that the service must hold after a client's writes.
+    """The labels, clicks, items and rules that the service must hold after a client's writes.
 
     `versions` has None while the client does not know a label's version. `clicks` maps a query to
     its labels' newest weights, `items` an id to its text. `base`: the bundle's undeleted labels.
+    `trained` maps a query of the bundle to the labels that it still votes for.
     """
 
     forms: dict[str, Form]
     versions: dict[str, int | None]
     base: set[str]
+    trained: dict[str, set[str]]
     clicks: dict[str, Mapping[str, float]] = field(default_factory=dict)
     items: dict[str, str] = field(default_factory=dict)
+    rules: dict[str, Form] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, base: Mapping[str, str], items: Mapping[str, str]) -> "ExpectedMemory":
-        """A bundle's labels and items; both arguments map ids to texts."""
+    def of(
+        cls,
+        base: Mapping[str, str],
+        trained: Mapping[str, Sequence[str]],
+        items: Mapping[str, str],
+    ) -> "ExpectedMemory":
+        """A bundle's labels and items, texts by id, and its instances, label ids by query."""
         forms = {
             label_id: {"id": label_id, "text": text, "queries": [], "metadata": {}}
             for label_id, text in base.items()
         }
-        versions = dict.fromkeys(base, 0)
-        return cls(forms=forms, versions=versions, base=set(base), items=dict(items))
+        return cls(
+            forms=forms,
+            versions=dict.fromkeys(base, 0),
+            base=set(base),
+            trained={query: set(voted) for query, voted in trained.items()},
+            items=dict(items),
+        )
+
+    @property
+    def rows(self) -> int:
+        """The number of alive rows: of labels, their queries, clicks and training queries."""
+        labels = sum(1 + len(form["queries"]) for form in self.forms.values())
+        return labels + len(self.clicks) + len(self.trained)
 
     def label(self, label_id: str) -> dict[str, Any] | None:
         """Return the label as GET /labels must show it, or None if it does not exist."""
         form = self.forms.get(label_id)
         if form is None:
             return None
-        return {**form, "novel": label_id not in self.base, "version": self.versions[label_id]}
+        facts = {"novel": label_id not in self.base, "version": self.versions[label_id]}
+        return {**shown(form), **facts}
+
+    def learned(self, query: str, labels: Sequence[str]) -> list[str]:
+        """Return those of the labels that exactly this query leads to."""
+        voted = {*self.clicks.get(query, ()), *self.trained.get(query, ())}
+        return [one for one in labels if one in voted or query in self.forms[one]["queries"]]
+
+    def unlearn(self, query: str, labels: Sequence[str]) -> Fact:
+        """Return the change that unlearns those of the labels that the query leads to."""
+        learned = self.learned(query, labels)
+        renews = [one for one in learned if query in self.forms[one]["queries"]]
+        body = {"query": query, "labels": learned}
+        return Fact(kind=DeleteInstance.kind, body=body, renews=renews)
 
     def require_clicks(self, label_id: str, clicked: Mapping[str, Any]) -> None:
-        """Fail unless `clicked` in GET /labels/{id} holds this client's clicks with their weights.
-
-        It may hold other clients' clicks too.
-        """
+        """Fail unless `clicked` in GET /labels/{id} holds exactly the clicks with their weights."""
         own = {query: ids[label_id] for query, ids in self.clicks.items() if label_id in ids}
-        assert clicked["total"] >= len(own)
-        if clicked["total"] == len(clicked["newest"]):  # otherwise it omits older ones
-            shown = dict.fromkeys(clicked["newest"], 1.0) | clicked.get("weights", {})
-            assert own.items() <= shown.items()
+        assert clicked["total"] == len(own)
+        newest = dict.fromkeys(clicked["newest"], 1.0) | clicked.get("weights", {})
+        assert newest.items() <= own.items()
+        assert len(clicked["newest"]) == min(len(own), NEWEST_QUERIES)
 
     def apply(self, change: Fact) -> str:
         """Apply a change, and return the status that the service must answer.
@@ -105,15 +197,19 @@ class ExpectedMemory:
             weights = {**known, **dict.fromkeys(body["labels"], body.get("weight", 1.0))}
             self.clicks[body["query"]] = weights
             return "unchanged" if weights == known else "accepted"
-        if change.kind == DeleteItem.kind:
-            del self.items[body["id"]]
+        if change.kind == DeleteInstance.kind:
+            return self._unlearn(body["query"], body["labels"])
+        if change.kind in (DeleteItem.kind, DeleteRule.kind):
+            del (self.items if change.kind == DeleteItem.kind else self.rules)[body["id"]]
             return "deleted"
         if change.kind == DeleteLabel.kind:
             self._delete_label(body["id"])
             return "deleted"
-        held, value = (
-            (self.forms, body) if change.kind == PutLabel.kind else (self.items, body["text"])
-        )
+        held, value = {
+            PutLabel.kind: (self.forms, body),
+            PutRule.kind: (self.rules, body),
+            PutItem.kind: (self.items, body.get("text")),
+        }[change.kind]
         known = held.get(body["id"])
         if known == value:
             return "unchanged"
@@ -125,11 +221,27 @@ class ExpectedMemory:
     def _delete_label(self, label_id: str) -> None:
         del self.forms[label_id], self.versions[label_id]
         self.base.discard(label_id)
-        remaining = {
-            query: {voted: weight for voted, weight in weights.items() if voted != label_id}
-            for query, weights in self.clicks.items()
-        }
-        self.clicks = {query: weights for query, weights in remaining.items() if weights}
+        for query in [*self.clicks, *self.trained]:
+            self._without_votes(query, [label_id])
+
+    def _unlearn(self, query: str, labels: Sequence[str]) -> str:
+        self._without_votes(query, labels)
+        for label_id in labels:
+            form = self.forms[label_id]
+            queries = [other for other in form["queries"] if other != query]
+            if len(queries) < len(form["queries"]):
+                self.forms[label_id] = {**form, "queries": queries}
+                self.versions[label_id] = None
+        return "unlearned" if labels else "unchanged"
+
+    def _without_votes(self, query: str, labels: Sequence[str]) -> None:
+        weights = self.clicks.pop(query, {})
+        kept = {voted: weight for voted, weight in weights.items() if voted not in labels}
+        if kept:
+            self.clicks[query] = kept
+        trained = self.trained.pop(query, set()).difference(labels)
+        if trained:
+            self.trained[query] = trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,27 +269,32 @@ class Ledger:
         owner: str,
         *,
         base: Mapping[str, str],
+        trained: Mapping[str, Sequence[str]],
         items: Mapping[str, str] | None = None,
     ) -> None:
         """`base`: the bundle's labels that this client writes to, texts by id.
 
-        `items`: the bundle's items that it writes to, or None if there is no item memory.
+        `trained`: the bundle's instances of these labels, label ids by query. `items`: the bundle's
+        items that it writes to, or None if there is no item memory.
         """
         self.owner = owner
         self.ids = [*base, *(f"{owner}-{number}" for number in range(NEW_IDS))]
         new_items = () if items is None else (f"{owner}-item-{number}" for number in range(NEW_IDS))
         self.item_ids = [*(items or {}), *new_items]
-        self.expected = ExpectedMemory.of(base, items or {})
+        self.rule_ids = [f"{owner}-rule-{number}" for number in range(NEW_IDS)]
+        self.trained = list(trained)
+        self.expected = ExpectedMemory.of(base, trained, items or {})
+        self.acknowledged: Counter[str] = Counter()  # by `Fact.name`
         self.history: list[Fact] = []
         self.pending: Pending | None = None
 
     def owns(self, event: Event) -> bool:
-        """Whether the event is about this client's labels, queries or items."""
-        if event.kind == PutInstance.kind:
-            return str(event.body["query"]).startswith(f"{self.owner} ")
+        """Whether the event is about this client's labels, items or rules."""
+        if event.kind in (PutInstance.kind, DeleteInstance.kind):
+            return event.body["labels"][0] in self.ids
         if event.kind in (PutItem.kind, DeleteItem.kind):
             return event.body["id"] in self.item_ids
-        return event.body.get("id") in self.ids
+        return event.body.get("id") in (*self.ids, *self.rule_ids)
 
     def acknowledge(
         self, changes: Sequence[Fact], *, version: int, exact: bool = True
@@ -187,7 +304,8 @@ class Ledger:
         `version` is the last change's version; without `exact`, it may also be a later one.
         """
         told = [self.expected.apply(change) for change in changes]
-        facts = [fact for fact, status in zip(changes, told, strict=True) if status != "unchanged"]
+        facts = _changed(changes, told)
+        self.acknowledged.update(fact.name for fact in facts)
         first = version - len(facts) + 1
         self._note(
             replace(fact, sequence=first + place) if exact else replace(fact, until=version)
@@ -204,16 +322,21 @@ class Ledger:
         for fact, event in zip(self.history, events, strict=False):
             assert fact.matches(event), f"{fact} was acknowledged, but the log holds {event}"
         rest, outcome = events[len(self.history) :], None
+        facts = self.history
         if self.pending is not None:
             happened = self._happened(self.pending, rest)
             told = [self.expected.apply(change) for change in happened]
+            facts = [*facts, *_changed(happened, told)]
             version = rest[-1].sequence if rest else None
             outcome = Outcome(pending=self.pending, version=version, told=told)
             self.pending = None
         else:
             assert not rest, f"duplicated or invented: {rest}"
         self.history = []
-        self._note(Fact(kind=e.kind, body=e.body, sequence=e.sequence) for e in events)
+        self._note(
+            replace(fact, sequence=event.sequence, until=None)
+            for fact, event in zip(facts, events, strict=True)
+        )
         return outcome
 
     def _happened(self, pending: Pending, rest: Sequence[Event]) -> Sequence[Fact]:
@@ -236,5 +359,11 @@ class Ledger:
     def _note(self, facts: Iterable[Fact]) -> None:
         for fact in facts:
             self.history.append(fact)
-            if fact.kind == PutLabel.kind and fact.body["id"] in self.expected.forms:
-                self.expected.versions[fact.body["id"]] = fact.sequence
+            for label_id in fact.renews:
+                if label_id in self.expected.forms:
+                    self.expected.versions[label_id] = fact.sequence
+
+
+def _changed(changes: Sequence[Fact], told: Sequence[str]) -> list[Fact]:
+    """Return the changes that have an event, given their statuses."""
+    return [fact for fact, status in zip(changes, told, strict=True) if status != "unchanged"]

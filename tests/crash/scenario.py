@@ -3,13 +3,14 @@
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
-from time import monotonic
+from time import monotonic, sleep, time
 from typing import Any
 
 import orjson
@@ -18,8 +19,8 @@ import sqlalchemy as sa
 from service.core.changes import UseBundle
 from service.core.label_log import open_log, schema
 from service.core.types import Event
-from tests.crash.client import Client
-from tests.crash.ledger import Ledger
+from tests.crash.client import FUTURE, Client
+from tests.crash.ledger import Form, Ledger, shown
 from tests.support.commands import run
 from tests.support.label_logs import Place
 from tests.support.serving import ServerProcess, server_process, wait_for
@@ -62,6 +63,7 @@ class Figures:
     seed: str = ""
     kills: int = 0
     writes: int = 0
+    changes: Counter[str] = field(default_factory=Counter)  # that were acknowledged, by `Fact.name`
 
     def lines(self) -> list[str]:
         """The figures as sentences."""
@@ -73,6 +75,9 @@ class Figures:
                 f" started to ready: median {median(self.ready):.2f} s,"
                 f" most {max(self.ready):.2f} s of {len(self.ready)}"
             )
+        if self.changes:
+            counts = (f"{count:,} {name}" for name, count in sorted(self.changes.items()))
+            lines.append(f"acknowledged changes: {', '.join(counts)}")
         for log, seconds in self.visible.items():
             lines.append(
                 f"visible in another process, {log}: median {1000 * median(seconds):.1f} ms,"
@@ -110,14 +115,25 @@ class Scenario:
         labels = list(CATALOGUE.labels.items())
         self.clients = []
         for number in range(CLIENTS):
+            base = dict(labels[number::CLIENTS])
+            trained = {
+                query: voted
+                for query, voted in CATALOGUE.instances.items()
+                if base.keys() >= {*voted}  # an instance votes for labels of one client
+            }
             its_items = None if items is None else dict([*items.items()][number::CLIENTS])
-            ledger = Ledger(f"c{number}", base=dict(labels[number::CLIENTS]), items=its_items)
+            ledger = Ledger(f"c{number}", base=base, trained=trained, items=its_items)
             self.clients.append(Client(ledger, seed=f"{seed}/{number}", patience=patience))
 
     @property
     def writes(self) -> int:
         """The number of acknowledged writes."""
         return sum(client.writes for client in self.clients)
+
+    @property
+    def changes(self) -> Counter[str]:
+        """The acknowledged changes by `Fact.name`."""
+        return sum((client.ledger.acknowledged for client in self.clients), Counter[str]())
 
     @property
     def refused(self) -> int:
@@ -164,7 +180,7 @@ class Scenario:
     def traffic(self, *servers: ServerProcess) -> Iterator[threading.Event]:
         """Let all clients send requests until the block ends; each writes to one of the servers."""
         stop, ports = threading.Event(), [server.port for server in servers]
-        before = self.writes
+        before, changes = self.writes, self.changes
         with ThreadPoolExecutor(len(self.clients)) as threads:
             running = []
             for number, client in enumerate(self.clients):
@@ -176,6 +192,7 @@ class Scenario:
             finally:
                 stop.set()
         FIGURES.writes += self.writes - before
+        FIGURES.changes += self.changes - changes
         for work in running:
             work.result()
 
@@ -216,7 +233,7 @@ class Scenario:
         return [client.ledger.settle(own[client.ledger.owner]) for client in self.clients]
 
     def check_shown(self, server: ServerProcess) -> None:
-        """Check that the service shows exactly the labels and items of the clients' ledgers."""
+        """Check that the service shows exactly the labels, items and rules of the ledgers."""
         place = f"http://127.0.0.1:{server.port}"
         version = len(self.events())
         wait_for(lambda: server.client.get("/info").json()["version"] == version)
@@ -235,29 +252,33 @@ class Scenario:
         items = dict(item for c in self.clients for item in c.ledger.expected.items.items())
         assert memory["items"] == len(items)
         assert items_of(server) == items
+        rules: dict[str, Form] = {}
+        for client in self.clients:
+            for rule_id in client.ledger.rule_ids:
+                client.check_rule(place, rule_id, server.client)
+            rules |= client.ledger.expected.rules
+        listed = server.client.get("/rules", params={"limit": 1000}).json()["rules"]
+        assert listed == [shown(rules[rule_id]) for rule_id in sorted(rules)]
         stored = memory["base_rows"] + memory["sealed_rows"] + memory["live_rows"]
-        assert stored - memory["dead_rows"] == self._expected_rows(), memory
-
-    def _expected_rows(self) -> int:
-        """The number of alive rows that the memory must hold: labels, their queries, and instances.
-
-        An instance of the bundle is alive as long as one of its labels was never deleted.
-        """
-        held = [client.ledger.expected for client in self.clients]
-        never_deleted = {label_id for expected in held for label_id in expected.base}
-        labels = sum(1 + len(form["queries"]) for h in held for form in h.forms.values())
-        clicks = sum(len(expected.clicks) for expected in held)
-        instances = CATALOGUE.instances.values()
-        return labels + clicks + sum(not never_deleted.isdisjoint(voted) for voted in instances)
+        rows = sum(client.ledger.expected.rows for client in self.clients)
+        assert stored - memory["dead_rows"] == rows, memory
 
     def prove_equal(self, *servers: ServerProcess) -> None:
         """Check that the servers answer like a new one that has only the bundle and the log."""
+        self._wait_for_dates()
         copy = copied_log(self.state, self.folder / f"copy-{self._servers}")
         with self.server(state=copy) as fresh:
             version = len(self.events())
             expected = answers(fresh, version)
             for server in servers:
                 assert answers(server, version) == expected
+
+    def _wait_for_dates(self) -> None:
+        """Wait until no label or rule starts soon: servers are asked one after the other."""
+        held = [client.ledger.expected for client in self.clients]
+        forms = [form for h in held for form in (*h.forms.values(), *h.rules.values())]
+        starts = (form.get("starts_at", 0.0) for form in forms)
+        sleep(max(0.0, max((at for at in starts if at < FUTURE), default=0.0) - time()))
 
     def check_log(self) -> None:
         """Check that `keymatch log --check` finds the log intact."""

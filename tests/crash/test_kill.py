@@ -1,5 +1,8 @@
 """After kill -9 during writes, the log holds every acknowledged write once, and nothing else.
 
+Clients write labels with dates and boosts, clicks, negative pairs, items and rules, delete and
+unlearn them, and check that the service shows exactly what they wrote (`Client`, `Ledger`).
+
 Servers are killed at 20 random moments, or KEYMATCH_CRASHES. A scenario has five kills, so some
 servers die before they have sealed the previous one's rows. Then its answers are compared with
 those of a process that has only the bundle and the log. Every fourth scenario uses PostgreSQL.

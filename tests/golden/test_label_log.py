@@ -4,15 +4,17 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 
+import orjson
 import pytest
 
+from service.core.changes import CHANGES
 from service.core.label_log import open_log
 from service.core.label_log.maintenance import verify
 from tests.golden.write_label_log import ENCODER, EVENTS, LOG, REQUEST, vectors
 from tests.support.label_logs import Place, event
 
-ID = "74afa173cfa64a96ba718a597ba159b6"
-CHAIN = "20f527579c3f6d7a10613775693362b8"  # the hash of the log's newest event
+ID = "b999c81829f34f509639dd43a8b36339"
+CHAIN = "be086ffdf3566823dfd4b36b2c7ece41"  # the hash of the log's newest event
 
 
 @pytest.fixture
@@ -32,6 +34,10 @@ def test_every_event_is_read_as_it_was_written(copy: Path, create: bool) -> None
     for read, (_, _, rows) in zip(events, EVENTS, strict=True):
         assert read.vectors is not None
         assert read.vectors.tobytes() == vectors(read.sequence, rows).tobytes()
+    assert {read.kind for read in events} == CHANGES.keys()
+    for read in events:
+        change = CHANGES[read.kind].from_event(read, lambda _: vectors(1, 1))
+        assert orjson.loads(orjson.dumps(change.body())) == read.body
 
 
 def test_a_remembered_answer_is_found_within_its_day(copy: Path) -> None:

@@ -11,7 +11,17 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from service.core.changes import DeleteLabel, PutInstance, PutLabel, UseBundle
+from service.core.changes import (
+    DeleteInstance,
+    DeleteItem,
+    DeleteLabel,
+    DeleteRule,
+    PutInstance,
+    PutItem,
+    PutLabel,
+    PutRule,
+    UseBundle,
+)
 from service.core.label_log import AnsweredRequest, open_log
 from tests.support.label_logs import StoredChange
 
@@ -19,12 +29,35 @@ LOG, LABELS = Path(__file__).parent / "label-log-v1", "labels.sqlite"
 ENCODER = "f" * 64
 KAYAK = {"id": "kayak", "text": "sea kayak", "queries": ["paddle"], "metadata": {"bid": "0.30"}}
 TENT = {"id": "tent", "text": "Zelt für zwei ⛺", "queries": [], "metadata": {}}
+DATES = {"starts_at": 1764547200.0, "expires_at": 1767225600.5}
+SALE = {"id": "sale", "text": "sale", "queries": [], "metadata": {"tags": ["new"], "price": 20.5}}
+PAIR = {"query": "camping an der See", "labels": ["kayak"]}
+RULE = {
+    "id": "summer",
+    "when": {"query": "zelt", "match": "phrase"},
+    "filter": {"none": [{"field": "price", "gt": 30}]},
+    "then": {
+        "hide": ["kayak"],
+        "pin": [{"id": "tent", "position": 1}],
+        "boost": {"labels": ["tent", "sale"], "factor": 1.5},
+    },
+    **DATES,
+}
 EVENTS = (  # kind, body, number of vectors
     (PutLabel.kind, KAYAK, 2),
     (PutLabel.kind, TENT, 1),
     (PutInstance.kind, {"query": "camping an der See", "labels": ["kayak", "tent"]}, 1),
     (DeleteLabel.kind, {"id": "kayak"}, 0),
     (UseBundle.kind, {"bundle": "outdoor-2", "configured": "outdoor"}, 0),
+    (PutLabel.kind, {**SALE, **DATES, "boost": 2.5}, 1),
+    (PutInstance.kind, {**PAIR, "weight": -0.5}, 1),
+    (DeleteInstance.kind, PAIR, 0),
+    (PutItem.kind, {"id": "sea", "text": "an der See"}, 1),
+    (DeleteItem.kind, {"id": "sea"}, 0),
+    (PutRule.kind, RULE, 0),
+    (DeleteRule.kind, {"id": "summer"}, 0),
+    (PutRule.kind, {"id": "summer", "then": {"hide": ["tent"]}, "tenant": "shop=north"}, 0),
+    (DeleteRule.kind, {"id": "summer", "tenant": "shop=north"}, 0),
 )
 REQUEST = AnsweredRequest(
     key="a-client's-key",

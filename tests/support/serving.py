@@ -46,7 +46,7 @@ class LocalService:
 
 def service_parts(
     bundle: Path,
-    state: Path,
+    state: Path | str,
     settings: Settings,
     *,
     access: Access | None = None,
@@ -64,7 +64,7 @@ def service_parts(
 @contextmanager
 def local_service(
     bundle: Path,
-    state: Path,
+    state: Path | str,
     *,
     access: Access | None = None,
     limits: Limits | None = None,

@@ -331,6 +331,19 @@ def _with_known_labels(
 
 
 @dataclass(frozen=True, kw_only=True)
+class Refuse:
+    """Refuse a request, unless its idempotency key has an answer; writes nothing."""
+
+    error: InvalidInput
+    tenant: Tenant | None = None
+    items: Sequence[Posted] = ()
+
+    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
+        """Raise the error."""
+        raise self.error
+
+
+@dataclass(frozen=True, kw_only=True)
 class RequireLabels:
     """Refuse instances of unknown labels before they are encoded; writes nothing."""
 

@@ -19,8 +19,10 @@ from service.core.types import Label
 from service.engine.writing.label_merge import merge_label
 from service.engine.writing.operations import (
     DeleteOne,
+    Operation,
     PostInstances,
     PostLabels,
+    Refuse,
     UnlearnInstances,
 )
 from service.http.answers import (
@@ -40,6 +42,7 @@ from service.http.endpoint import Call, Endpoint, Routes
 from service.http.label_stream import STREAM_BYTES, LabelStream
 from service.http.request_body import Hold
 from service.http.request_models import (
+    DatePassed,
     InstancesBody,
     LabelPageQuery,
     LabelsBody,
@@ -137,15 +140,19 @@ class LabelRoutes(Routes):
 
     async def put_labels(self, call: Call[LabelsBody]) -> LabelsAnswer:
         """Write all labels of a request, or none."""
-        # In a thread for a large body: its labels may have many queries.
-        labels = await self.side_thread.run_if(
-            call.hold.size,
-            lambda: tuple(
-                body.to_label(call.tenant, at=f"labels.{place}.")
-                for place, body in enumerate(call.input.labels)
-            ),
-        )
-        operation = PostLabels(items=labels, tenant=call.tenant)
+        operation: Operation
+        try:
+            # In a thread for a large body: its labels may have many queries.
+            labels = await self.side_thread.run_if(
+                call.hold.size,
+                lambda: tuple(
+                    body.to_label(call.tenant, at=f"labels.{place}.")
+                    for place, body in enumerate(call.input.labels)
+                ),
+            )
+            operation = PostLabels(items=labels, tenant=call.tenant)
+        except DatePassed as error:
+            operation = Refuse(error=error)
         written = await self.engine.write(operation, request=call.idempotency)
         status = partial(label_status, tenant=call.tenant)
         return {"version": written.version, "labels": list(map(status, written.labels))}
@@ -197,14 +204,18 @@ class LabelRoutes(Routes):
     async def merge_label(self, call: Call[MergeBody]) -> MergeAnswer:
         """Merge the given fields into a label."""
         engine, tenant = self.engine, call.tenant
-        merge = call.input.to_merge(call.path_id, tenant)
-        written = await merge_label(
-            merge,
-            label=lambda: engine.view.labels.of(tenant).as_posted(merge.id),
-            write=partial(engine.write, request=call.idempotency),
-            limits=self.limits,
-            tenant=tenant,
-        )
+        write = partial(engine.write, request=call.idempotency)
+        try:
+            merge = call.input.to_merge(call.path_id, tenant)
+            written = await merge_label(
+                merge,
+                label=lambda: engine.view.labels.of(tenant).as_posted(merge.id),
+                write=write,
+                limits=self.limits,
+                tenant=tenant,
+            )
+        except DatePassed as error:
+            written = await write(Refuse(error=error))
         [label] = written.labels
         return {**label_status(label, tenant=tenant), "version": written.version}
 

@@ -11,11 +11,11 @@ from typing_extensions import TypedDict
 from service.core.changes import DeleteRule
 from service.core.page_cursor import PageCursor
 from service.core.rules import Rule
-from service.engine.writing.operations import DeleteOne, PostRules
+from service.engine.writing.operations import DeleteOne, Operation, PostRules, Refuse
 from service.http.answers import Version, VersionAnswer
 from service.http.endpoint import Call, Endpoint, Routes
 from service.http.problems import doc
-from service.http.request_models import Page, RulesBody
+from service.http.request_models import DatePassed, Page, RulesBody
 from service.http.responses import date_answer
 
 _RULE_PATH = "/rules/{rule_id:label_id}"
@@ -97,14 +97,18 @@ class RuleRoutes(Routes):
     async def put_rules(self, call: Call[RulesBody]) -> RulesAnswer:
         """Write all rules of a request, or none."""
         most = self.limits.filter_values
-        rules = await self.side_thread.run_if(
-            call.hold.size,
-            lambda: tuple(
-                body.to_rule(f"rules.{place}", most=most, tenant=call.tenant)
-                for place, body in enumerate(call.input.rules)
-            ),
-        )
-        operation = PostRules(rules=rules, tenant=call.tenant)
+        operation: Operation
+        try:
+            rules = await self.side_thread.run_if(
+                call.hold.size,
+                lambda: tuple(
+                    body.to_rule(f"rules.{place}", most=most, tenant=call.tenant)
+                    for place, body in enumerate(call.input.rules)
+                ),
+            )
+            operation = PostRules(rules=rules, tenant=call.tenant)
+        except DatePassed as error:
+            operation = Refuse(error=error)
         written = await self.engine.write(operation, request=call.idempotency)
         return {
             "version": written.version,

@@ -103,3 +103,27 @@ def test_a_wrong_date_is_refused(reader: LocalService, dates: dict[str, Any], fi
     if dates.get("expires_at") != "9998-01-01T00:00:00Z":
         answer = reader.request("PATCH", "/labels/tent", json=dates)
         assert assert_problem(answer, 422)["errors"][0]["field"] == field
+
+
+def test_a_repeated_write_gets_its_answer_after_its_date_has_passed(service: LocalService) -> None:
+    ends = at(SOON)
+    writes = (
+        ("POST", "/labels", {"labels": [{"id": "flash", "text": "flash", "expires_at": ends}]}),
+        ("PATCH", "/labels/lamp", {"expires_at": ends}),
+        ("POST", "/rules", {"rules": [{"id": "flash", "then": {"hide": ["tent"]},
+                                       "expires_at": ends}]}),
+    )  # fmt: skip
+
+    def send(number: int, key: str) -> Any:
+        method, path, document = writes[number]
+        return service.request(method, path, json=document, headers={"Idempotency-Key": key})
+
+    answers = [send(number, f"key-{number}").json() for number in range(3)]
+    version = service.get("/info").json()["version"]
+    assert [answer["version"] for answer in answers] == [version - 2, version - 1, version]
+    wait_until(ends)
+    assert [send(number, f"key-{number}").json() for number in range(3)] == answers
+    fields = ["labels.0.expires_at", "expires_at", "rules.0.expires_at"]
+    for number, field in enumerate(fields):
+        assert_problem(send(number, "another"), 422, field=field)
+    assert service.get("/info").json()["version"] == version

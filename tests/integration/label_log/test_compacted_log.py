@@ -10,6 +10,7 @@ from service.__main__ import app
 from service.core.errors import LogCut
 from service.core.label_log import open_log
 from tests.support.commands import Refused, run, status_of
+from tests.support.http.every_kind import assert_every_kind, shown_of, write_every_kind
 from tests.support.label_logs import Place, append
 from tests.support.serving import LocalService, local_service, wait_for
 
@@ -103,3 +104,31 @@ def test_a_cut_keeps_the_last_reload_and_a_snapshot_serves_no_log_of_another_his
     said = capsys.readouterr().out
     assert "1 events were cut, 3 are kept\nevents 2 to 4 are in " in said
     assert "they can be cut once the snapshot has been reloaded" in said
+
+
+@pytest.mark.parametrize("log", ["SQLite", "PostgreSQL"])
+def test_writes_of_every_kind_are_kept_by_replicas_recoveries_and_cuts(
+    shelf: Path, tmp_path: Path, request: pytest.FixtureRequest, log: str
+) -> None:
+    state: Path | str = tmp_path / "state"
+    if log == "PostgreSQL":
+        state = request.getfixturevalue("postgres_url")
+    with (
+        local_service(shelf / "tiny", state) as service,
+        local_service(shelf / "tiny", state) as replica,
+    ):
+        version = write_every_kind(service)
+        shown = shown_of(service)
+        assert_every_kind(shown)
+        assert shown_of(replica, min_version=version) == shown
+        assert service.post("/admin/snapshot", {"bundle": "held"}).json()["version"] == version
+
+    assert status_of(app, "log", "--state", state, "--recover", tmp_path / "recovered") == 0
+    with local_service(shelf / "tiny", tmp_path / "recovered") as service:
+        assert shown_of(service) == shown
+
+    assert status_of(app, "log", "--state", state, "--compact", shelf / "held") == 0
+    with local_service(shelf / "held", state) as service:
+        assert_every_kind(shown_of(service))
+        assert service.get("/info").json()["version"] == version
+        assert service.post("/labels", {"labels": [{"text": "later"}]}).status_code == 200

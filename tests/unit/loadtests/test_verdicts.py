@@ -187,6 +187,8 @@ def test_a_lost_write_and_another_one_in_its_place_are_noticed() -> None:
 
     assert ledger.lost([axe, rope, click]) == []
     assert ledger.lost([axe, rope]) == [3]
+    negative = event(3, "instance.put", query="climbing", labels=["axe"], weight=-1.0)
+    assert ledger.lost([axe, rope, negative]) == [3]
     assert ledger.lost([axe, event(2, "label.put", id="rope", text="string"), click]) == [2]
 
 
@@ -201,9 +203,12 @@ def test_what_was_not_answered_may_have_been_written_or_not() -> None:
     with pytest.raises(Refused):
         ledger.write(failing(Refused("429")), b"", [Write(kind="label.put", subject="saw")])
 
-    assert ledger.labels() == {"axe": {"ice axe", "another axe"}, "rope": {None}}
+    axe, another = ("ice axe", 1.0), ("another axe", 1.0)
+    assert ledger.possible() == {"/labels/axe": {axe, another}, "/labels/rope": {None}}
     ledger.write(answered(2), b"", [Write(kind="label.delete", subject="axe")])
-    assert ledger.labels()["axe"] == {None, "another axe"}
+    assert ledger.possible()["/labels/axe"] == {None, another}
+    ledger.write(answered(3), b"", [Write(kind="rule.put", subject="pin", text="ice")])
+    assert ledger.possible()["/rules/pin"] == {("ice", 1.0)}
 
 
 def test_medians_of_the_first_and_the_last_quarter_are_compared() -> None:
@@ -217,7 +222,7 @@ def test_medians_of_the_first_and_the_last_quarter_are_compared() -> None:
         # The kill may break connections.
         (None, {"answers": {"before the kill: ConnectionResetError": 3, "after it: 200": 7}}),
         (0, {"lost": 1}),
-        (0, {"missing_labels": {"at the end": 1}}),
+        (0, {"differing": {"at the end": 1}}),
         (1, {"answers": {"after it: 503": 1}}),
         (1, {"answers": {"after it: ConnectionResetError": 1}}),
         (2, {"samples": samples([100.0] * 6 + [103.0] * 6)}),
