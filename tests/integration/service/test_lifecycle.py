@@ -87,7 +87,7 @@ def test_info_tells_what_is_served(reader: LocalService) -> None:
     assert (info["bundle"]["name"], info["bundle"]["dataset"]) == ("tiny", "outdoor goods")
     assert info["memory"] == {
         "base_rows": 14, "sealed_rows": 0, "live_rows": 0, "dead_rows": 0, "segments": 1,
-        "unsealed_segments": 0, "labels": 6, "live_labels": 0, "items": 0,
+        "unsealed_segments": 0, "labels": 6, "live_labels": 0, "rules": 0, "items": 0,
         "live_bytes": 0,
     }  # fmt: skip
     assert info["limits"]["queries"] == 256
