@@ -1,4 +1,4 @@
-# An image with only the service (`keymatch[cpu,postgres]`). No compiler, no torch, not run as root.
+# An image with only the service (`keymatch[cpu,postgres,jwt]`). No compiler, no torch, not root.
 # How to run it in production: deploy/README.md.
 #
 #   docker build -t keymatch .
@@ -20,7 +20,7 @@ RUN python -m venv --without-pip /opt/keymatch
 COPY pyproject.toml README.md LICENSE hatch_build.py ./
 RUN mkdir service training export && touch service/__init__.py training/__init__.py \
       export/__init__.py \
-    && python -m pip --python /opt/keymatch/bin/python install --no-cache-dir '.[cpu,postgres]'
+    && python -m pip --python /opt/keymatch/bin/python install --no-cache-dir '.[cpu,postgres,jwt]'
 COPY service service
 COPY training training
 COPY export export

@@ -24,6 +24,7 @@ from service.core.processes.resources import available_cores, memory_limit
 from service.core.types import DeviceName
 
 API_KEYS_VARIABLE = "KEYMATCH_API_KEYS"
+JWKS_VARIABLE = "KEYMATCH_JWKS"
 # One thread uses the GPU while the other counts votes. More threads would make batches smaller.
 GPU_THREADS = 2
 # With the default limits a worker and its children take up to 1.6 GB, plus the live memory, which
@@ -114,6 +115,8 @@ class ServerSettings:
     hosts: tuple[str, ...] | None = None
     origins: tuple[str, ...] = ()  # sites whose pages may write; the service's own pages always may
     metrics_need_key: bool = False  # whether `GET /metrics` needs the scope `metrics`
+    token_audience: str | None = None  # that a JSON Web Token must name; None: any
+    token_issuer: str | None = None  # that a JSON Web Token must come from; None: any
     connections: Count = 1_000  # per worker; beyond it those that are due first end
     probe_connections: Natural = 16  # further ones, only for probes and `/metrics`
     header_bytes: Count = 32_768  # in a request's line and header fields; more is 431

@@ -25,7 +25,7 @@ from service.core.prediction.ranking import Ranking
 from service.core.types import Floats, Prediction, PredictOptions, Reading
 from service.engine.loaded_bundle import LoadedBundle
 from service.http.answers import KeywordAnswer, ResultAnswer
-from service.http.responses import answer_of, result_answer
+from service.http.responses import answer_of, result_answer, shown_boost
 
 _SEARCHED_TOGETHER = 256  # queries per search
 
@@ -129,7 +129,7 @@ def _keywords(view: View, reading: Reading, ranking: Ranking) -> list[KeywordAns
         if confidence is not None:
             keyword["confidence"] = confidence
         if boost != 1.0:
-            keyword["boost"] = boost
+            keyword["boost"] = shown_boost(boost)
         if column in pinned:
             keyword["pinned"] = True
         keywords.append(keyword)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -39,7 +40,8 @@ def serve(
         that contains --bundle.
     host
         Address to listen on; default 127.0.0.1. Any other address needs API keys (KEYMATCH_API_KEYS
-        names their file) or --allow-anonymous.
+        names their file), tokens (KEYMATCH_JWKS names a file with the keys that verify them), or
+        --allow-anonymous.
     port
         Port to listen on; default 8000, 0 for any free port.
     workers
@@ -48,7 +50,7 @@ def serve(
     config
         A TOML file with the tables [limits], [engine] and [server].
     allow_anonymous
-        Serve every client without API keys.
+        Serve every client without API keys or tokens.
     access_log
         Log one line per request; default yes.
     other_data
@@ -60,7 +62,7 @@ def serve(
     from service.http import access as api_keys
     from service.server.launcher import launch
     from service.server.worker import ServeConfig
-    from service.settings import API_KEYS_VARIABLE, load_settings
+    from service.settings import API_KEYS_VARIABLE, JWKS_VARIABLE, load_settings
 
     options = {
         "host": host,
@@ -72,6 +74,10 @@ def serve(
     settings = load_settings(config, options, engine={"other_data": other_data})
     keys = os.environ.get(API_KEYS_VARIABLE)
     access = api_keys.read_keys(Path(keys)) if keys else api_keys.Access()
+    if key_set := os.environ.get(JWKS_VARIABLE):
+        from service.http.tokens import read_tokens  # needs the extra `jwt`
+
+        access = replace(access, tokens=read_tokens(Path(key_set), settings.server))
     api_keys.require_keys(settings.server, access)
     require_device(settings.engine.device)
     manifest.read(bundle)  # raises before a port is opened

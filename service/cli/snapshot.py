@@ -17,6 +17,7 @@ from service.command_line import STATE_VARIABLE, open_console, say
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_unusable
 from service.core.processes.low_priority import lower_priority, wake_when_orphaned
+from service.core.tenant import Tenant
 from service.engine.snapshot_file import SnapshotFile, SnapshotProgress
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def snapshot(
     state: Annotated[str, Parameter(env_var=STATE_VARIABLE)],
     out: Path,
     until: int | None = None,
+    tenant: str | None = None,
     nice: bool = False,
     niceness: int | None = None,
     progress: Path | None = None,
@@ -52,6 +54,9 @@ def snapshot(
         The new bundle's folder; it must not exist yet.
     until
         The last event to include; default: the newest.
+    tenant
+        FIELD=VALUE: the new bundle has this tenant's labels, clicks and rules alone, under the
+        tenant's ids. It is for a state of its own, since the log holds those of all.
     nice
         Run at the lowest priority; on a busy machine this may take very long.
     niceness
@@ -74,7 +79,9 @@ def snapshot(
     refuse_unusable(out)
     # With `progress`, the calling service holds the lock already.
     with SnapshotFile(out.parent).only_one() if progress is None else nullcontext():
-        view, log_id, chain = _view(bundle, state, until=until, other_data=other_data)
+        view, log_id, chain = _view(
+            bundle, state, until=until, tenant=tenant, other_data=other_data
+        )
         with _reporting(view, out.name, progress) as report:
 
             def report_to_parent(rows: int) -> None:
@@ -91,18 +98,25 @@ def snapshot(
 
 
 def _view(
-    bundle: Path, state: str, *, until: int | None, other_data: bool
+    bundle: Path, state: str, *, until: int | None, tenant: str | None, other_data: bool
 ) -> tuple[View, str, str]:
-    """Return the memory up to event `until`, the log's id, and that event's chain hash in hex."""
+    """Return the memory up to event `until`, the log's id, and that event's chain hash in hex.
+
+    A tenant's part belongs to no log: both are empty, and its version is 0.
+    """
     from service.core.label_log import open_log
     from service.engine.loaded_bundle import load_bundle
     from service.settings import EngineSettings
 
     settings = EngineSettings(other_data=other_data)
+    own = None if tenant is None else Tenant.parse(tenant)
     with closing(open_log(state, create=False)) as label_log:
-        view = load_bundle(bundle, label_log, settings, until=until).memory.view
+        memory = load_bundle(bundle, label_log, settings, until=until).memory
+        view = memory.view
         if until is not None and view.version != until:
             raise InvalidInput(f"the log ends at event {view.version}", field="until")
+        if own is not None:
+            return replace(memory.of_tenant(view, own), version=0), "", ""
         return view, label_log.id, label_log.link_at(view.version).chain.hex()
 
 

@@ -16,7 +16,8 @@
     │   └── Overloaded: DelayExceeded, TooManyBytes
     ├── RequestRefused
     │   ├── MalformedHttp, UnknownHost, ForeignOrigin, HeaderTooLarge, TooSlow, MalformedRequest
-    │   ├── TooManyConnections, Unauthenticated, Forbidden, BodyTooLarge
+    │   ├── TooManyConnections, Forbidden, BodyTooLarge
+    │   ├── Unauthenticated ── InvalidToken
     │   └── UnsupportedMedia ── UnsupportedCoding
     └── KeyReused, ParityError, Diverged, CommandFailed, DeviceUnavailable, MissingExtra
 
@@ -280,8 +281,12 @@ class Unauthenticated(RequestRefused):
     """The API key is missing or unknown."""
 
 
+class InvalidToken(Unauthenticated):
+    """The JSON Web Token is malformed, has expired, or is not for this service."""
+
+
 class Forbidden(RequestRefused):
-    """The API key lacks the scope that the route needs."""
+    """The API key or token lacks the scope that the route needs."""
 
 
 class BodyTooLarge(RequestRefused):

@@ -3,7 +3,8 @@
 Keys come from a file of `name:scopes:sha256(key)` lines. Scopes are `read`, `write`, `admin` and
 `metrics`, separated by commas. A line that ends in `:FIELD=VALUE` is a tenant's, with the scopes
 `read` and `write` at most. A client sends its key as `Authorization: Bearer KEY`. The file holds
-hashes only; they are compared in constant time.
+hashes only; they are compared in constant time. A JSON Web Token is sent in the same way; see
+service/http/tokens.py.
 
 A web page can make the visitor's browser send requests to any address that the browser can reach,
 such as a service on the visitor's own machine. Two headers, which no page can forge, reveal such
@@ -44,6 +45,7 @@ from service.core.tenant import Tenant
 if TYPE_CHECKING:  # `keymatch key` imports neither
     from starlette.types import Scope
 
+    from service.http.tokens import Tokens
     from service.settings import ServerSettings
 
 SCOPES = ("read", "write", "admin", "metrics")
@@ -58,11 +60,14 @@ MOST_REMEMBERED = 64  # Host values whose check is cached; a name may come with 
 
 @dataclass(frozen=True, kw_only=True)
 class ApiKey:
-    """One key of the keys file. Without a tenant, it sees and changes everything."""
+    """One key of the keys file. Without a tenant, it sees and changes everything.
+
+    A client with a JSON Web Token is described in the same way, without a digest.
+    """
 
     name: str
     scopes: frozenset[str]
-    digest: str
+    digest: str = ""
     tenant: Tenant | None = None
 
     @property
@@ -71,33 +76,44 @@ class ApiKey:
         return self.name if self.tenant is None else f"{self.name}@{self.tenant}"
 
 
-ANYONE = ApiKey(name="", scopes=frozenset(), digest="")  # if no keys are configured
+ANYONE = ApiKey(name="", scopes=frozenset())  # if neither keys nor tokens are configured
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Admits requests by their API key; without any configured key every request is admitted."""
+    """Admits requests by their API key or token; if neither is configured, every request."""
 
     keys: tuple[ApiKey, ...] = ()
+    tokens: Tokens | None = None
+
+    @property
+    def restricted(self) -> bool:
+        """Whether a request needs an API key or a token."""
+        return bool(self.keys) or self.tokens is not None
 
     def check(self, authorization: bytes | None, scope: str) -> ApiKey:
-        """Return the API key in a header, or `ANYONE` if no keys are configured.
+        """Return the client that a header names, or `ANYONE` if every request is admitted.
 
-        Raises `Unauthenticated` without a known key, and `Forbidden` if the key lacks the scope.
+        Raises `Unauthenticated` without a known API key or valid token, and `Forbidden` if it lacks
+        the scope.
         """
-        if not self.keys:
+        if not self.restricted:
             return ANYONE
         scheme, _, given = (authorization or b"").partition(b" ")
-        if scheme.lower() != b"bearer" or not given.strip():
+        given = given.strip()
+        if scheme.lower() != b"bearer" or not given:
             raise Unauthenticated("send an API key as 'Authorization: Bearer KEY'")
-        digest = hashlib.sha256(given.strip()).hexdigest()
+        digest = hashlib.sha256(given).hexdigest()
         # All keys are compared even after a match, so that the duration reveals nothing.
         holders = [key for key in self.keys if hmac.compare_digest(key.digest, digest)]
+        if not holders and self.tokens is not None:
+            holders = [self.tokens.check(given, digest)]
         if not holders:
             raise Unauthenticated("this API key is unknown")
         allowed = [key for key in holders if scope in key.scopes]
         if not allowed:
-            raise Forbidden(f"this API key lacks the scope {scope!r}")
+            kind = "API key" if holders[0].digest else "token"
+            raise Forbidden(f"this {kind} lacks the scope {scope!r}")
         return allowed[0]
 
 
@@ -146,11 +162,16 @@ def new_key(name: str, scopes: Sequence[str], *, tenant: Tenant | None = None) -
 
 
 def require_keys(server: ServerSettings, access: Access) -> None:
-    """Raise `InvalidConfig` if no API keys are configured, but the settings need them.
+    """Raise `InvalidConfig` if neither API keys nor tokens are configured, but settings need them.
 
     /metrics may need one, and an address beyond loopback needs one without explicit permission.
     """
-    if access.keys:
+    if access.tokens is None and (server.token_audience, server.token_issuer) != (None, None):
+        raise InvalidConfig(
+            "server.token_audience or server.token_issuer is set and no keys for tokens are: name"
+            " a JSON Web Key Set in KEYMATCH_JWKS"
+        )
+    if access.restricted:
         return
     if not (server.allow_anonymous or is_loopback(server.host)):
         raise InvalidConfig(
@@ -237,8 +258,8 @@ def _names(server: ServerSettings, access: Access) -> Callable[[str], bool]:
     """Return a test for the service's own names, in lower case. Without a setting these are:
 
     - On a loopback address: the names of loopback.
-    - On another address with API keys: all. A foreign page has no key and can do no harm.
-    - On another address without keys, as in a container: every address, and names without a dot,
+    - On another address with API keys or tokens: all. A foreign page has none and can do no harm.
+    - On another address without, as in a container: every address, and names without a dot,
       such as those of containers. A foreign page cannot make either resolve to this service.
     """
     if server.hosts is not None:
@@ -247,7 +268,7 @@ def _names(server: ServerSettings, access: Access) -> Callable[[str], bool]:
     if is_loopback(server.host):
         own = f"[{server.host}]" if ":" in server.host else server.host
         return frozenset({*LOOPBACK_NAMES, own.lower()}).__contains__
-    if access.keys:
+    if access.restricted:
         return lambda _name: True
     return lambda name: "." not in name or _address(name) is not None
 

@@ -346,7 +346,7 @@ class ShownLabelAnswer(LabelAnswer):
 
 
 class LabelPage(TypedDict):
-    """A page of the labels posted since the bundle was written, in order of id."""
+    """A page of labels, in order of id."""
 
     version: Version
     labels: list[LabelAnswer]

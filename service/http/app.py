@@ -70,7 +70,7 @@ def build_app(
     sites = Sites(settings.server, access)
     named = {"title": "Keymatch", "version": version("keymatch")}
     document = partial(
-        openapi_document, endpoints, body_bytes=body_bytes, keys=bool(access.keys), **named
+        openapi_document, endpoints, body_bytes=body_bytes, keys=access.restricted, **named
     )
     pages = {"/": _to_the_documentation, "/docs": docs_page(named["title"])}
     return Application(

@@ -246,7 +246,7 @@ class EndpointRoute(Route):
         if endpoint.scope is not None:
             key = self._access.check(header(scope, b"authorization"), endpoint.scope)
             if key.tenant is not None and not endpoint.for_tenants:
-                raise Forbidden("the API key of a tenant cannot use this route")
+                raise Forbidden("a tenant cannot use this route")
         request = Request(scope, receive)
         if endpoint.has_path_id:
             require_utf8(scope["raw_path"], "path")

@@ -36,7 +36,10 @@ _EVERYWHERE = (
 def openapi_document(
     endpoints: Sequence[Endpoint[Any]], *, title: str, version: str, body_bytes: int, keys: bool
 ) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document of all endpoints; `keys` says whether API keys are set."""
+    """Return the OpenAPI 3.1 document of all endpoints.
+
+    `keys` says whether clients need an API key or token.
+    """
     types = {kind for endpoint in endpoints for kind in _types(endpoint)} | {Problem}
     schemas, definitions = TypeAdapter.json_schemas(
         [(kind, "validation", TypeAdapter(kind)) for kind in sorted(types, key=str)],
@@ -50,7 +53,11 @@ def openapi_document(
             paths.setdefault(path, {})[method.lower()] = _operation(
                 endpoint, path, by_type, method=method, body_bytes=body_bytes, keys=keys
             )
-    bearer = {"type": "http", "scheme": "bearer"}
+    bearer = {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API key, or a JSON Web Token where the service verifies them.",
+    }
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": version, "description": _EVERYWHERE},
@@ -86,7 +93,8 @@ def _operation(
     description = [endpoint.description] if endpoint.description else []
     if endpoint.scope is not None:
         description.append(
-            f"Needs an API key with the scope `{endpoint.scope}` where the service has API keys."
+            f"Needs an API key or token with the scope `{endpoint.scope}` where the service has API"
+            " keys or verifies tokens."
         )
         if keys:
             operation["security"] = [{_KEY_SCHEME: []}]

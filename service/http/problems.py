@@ -29,6 +29,7 @@ SHOWN_CHARACTERS = 200  # most of a field's name, which the client may have chos
 STATUS_TABLE: tuple[tuple[type[KeymatchError], int, str, bool], ...] = (
     (errors.MalformedHttp, 400, "Malformed HTTP", True),
     (errors.MalformedRequest, 400, "Malformed JSON", True),
+    (errors.InvalidToken, 401, "Invalid token", True),
     (errors.Unauthenticated, 401, "API key needed", True),
     (errors.Forbidden, 403, "Scope missing", True),
     (errors.ForeignOrigin, 403, "Foreign origin", True),
@@ -189,6 +190,8 @@ def _invalid(invalid: Sequence[tuple[str, str]], whole: str) -> Problem:
 def _headers(error: Exception) -> dict[str, str] | None:
     if isinstance(error, Overloaded):
         return {"Retry-After": str(error.retry_after)}
+    if isinstance(error, errors.InvalidToken):  # RFC 6750: the client may get a new token
+        return {"WWW-Authenticate": 'Bearer realm="keymatch", error="invalid_token"'}
     if isinstance(error, errors.Unauthenticated):
         return {"WWW-Authenticate": 'Bearer realm="keymatch"'}
     if isinstance(error, errors.UnsupportedCoding):

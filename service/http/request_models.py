@@ -295,7 +295,7 @@ def require_own(
     """Raise `InvalidInput` for metadata that would give a label to another tenant."""
     if tenant.field in metadata and metadata[tenant.field] != tenant.value:
         raise InvalidInput(
-            f"this API key writes only labels with {tenant}",
+            f"this client writes only labels with {tenant}",
             field=f"{at}metadata.{tenant.field}",
         )
 
@@ -364,8 +364,15 @@ class Page(StrictModel):
     limit: int
 
 
-class FilteredPage(Page):
+class LabelPageQuery(Page):
     """The query string of GET /labels."""
+
+    every: bool = Field(
+        False, description="Also list the bundle's labels, not only those posted since."
+    )
+    text: str | None = Field(
+        None, description="Only labels whose texts contain all of these words, in any order."
+    )
 
     filter: str | None = Field(
         None, description="Only labels that pass this filter, as JSON; see POST /predict."
@@ -745,7 +752,8 @@ class RequestModels:
             min(100, limits.page), ge=1, le=limits.page, description="The most entries on the page."
         )
         self.page = create_model("Page", __base__=Page, limit=(int, limit))
-        self.label_page = create_model("LabelPage", __base__=FilteredPage, limit=(int, limit))
+        searched = limited(LabelPageQuery, "LabelPage", text=text | None)
+        self.label_page = create_model("LabelPage", __base__=searched, limit=(int, limit))
         named = _bounded(list[known_id], MaxLen(limits.rule_labels))
         pin: Any = limited(PinBody, "Pin", id=known_id, position=_bounded(int, Le(limits.top_k)))
         pins = _bounded(list[pin], MaxLen(limits.rule_labels))

@@ -274,6 +274,11 @@ def answer_of(
     return {"query": query, "searched": searched, "score_kind": score_kind, "keywords": keywords}
 
 
+def shown_boost(boost: float) -> float:
+    """Return the shortest decimal number that has this fp32 value: 1.2 for 1.2000000476837158."""
+    return float(str(np.float32(boost)))
+
+
 def _keyword(keyword: Keyword, explain: bool, rows: dict[int, EvidenceAnswer]) -> KeywordAnswer:
     document: KeywordAnswer = {
         "id": keyword.id,
@@ -285,7 +290,7 @@ def _keyword(keyword: Keyword, explain: bool, rows: dict[int, EvidenceAnswer]) -
     if keyword.confidence is not None:
         document["confidence"] = keyword.confidence
     if keyword.boost != 1.0:
-        document["boost"] = keyword.boost
+        document["boost"] = shown_boost(keyword.boost)
     if keyword.pinned:
         document["pinned"] = True
     if explain:

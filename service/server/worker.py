@@ -82,6 +82,8 @@ class Worker:
         server = config.settings.server
         telemetry = Telemetry(self._metrics)
         configure_logs(access=server.access_log, count_dropped=telemetry.dropped_log_lines.inc)
+        if config.access.tokens is not None:
+            config.access.tokens.look()  # a copy in a new process has no keys yet
         # Exclude all loaded modules from collections: walking their objects would block all answers
         # for some 50 ms.
         gc.collect()

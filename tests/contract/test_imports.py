@@ -85,6 +85,7 @@ def test_importing_and_serving_bring_nothing_of_torch(
     assert first == "answered"
     assert {"onnxruntime", "service.core.prediction.predictor"} <= set(modules.split())
     assert not FORBIDDEN & set(modules.split())
+    assert not {"jwt", "cryptography"} & set(modules.split())  # only with KEYMATCH_JWKS
 
 
 def test_importing_a_package_does_nothing() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -190,6 +190,14 @@ class Lexicon:
     def _word(self, word: str) -> _Word:
         places = list(self._places(word))
         return _Word(is_code=is_code(word), rows=sum(map(len, places)), places=places)
+
+    def containing(self, text: str) -> Rows:
+        """Return the rows that contain all words of a text, ascending; none if it has no words."""
+        found, words = [], words_of(text)
+        for part in self.parts if words else ():
+            places = sorted(map(part.places, words), key=len)
+            found.append(part.numbered(reduce(np.intersect1d, places)))
+        return np.sort(np.concatenate(found)) if found else NO_MATCHES.rows
 
     def covered(self, query: str) -> Rows:
         """Return the rows all of whose words are in a query, ascending.

@@ -294,10 +294,8 @@ class LabelFields:
         )
 
     @cached_property
-    def boosts(self) -> Floats | None:
-        """The boosts of labels, or None if all are 1; those at columns beyond the array are 1."""
-        if not self.boosted:
-            return None
+    def boosts(self) -> Floats:
+        """The boosts of labels, if there are any; those at columns beyond the array are 1."""
         of_bundle, posted = self.of_bundle.boosts, self.posted.boosts(self.entries)
         columns = self.posted.columns(self.entries)
         boosts = np.ones(max(self.of_bundle.width, int(columns.max(initial=-1)) + 1), np.float32)

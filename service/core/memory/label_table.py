@@ -7,9 +7,10 @@ the old one. So each view keeps its own labels at little cost.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from heapq import merge
 from itertools import islice
 from operator import itemgetter
 
@@ -19,6 +20,7 @@ from rpds import HashTrieMap
 from service.core.bundle.label_details import LabelDetails
 from service.core.errors import InvalidInput, UnknownLabel, echoed
 from service.core.files.text_store import TextStore
+from service.core.index.protocol import batches
 from service.core.items.persistent_sets import SortedKeys
 from service.core.label_filter import Metadata, metadata_bytes
 from service.core.memory.label_fields import LabelFields
@@ -30,6 +32,7 @@ from service.core.types import Bools, Floats, Indices, Label, NewLabel
 _DELETED = -1
 MOST_BOOST = 1e6  # of one label, after all rules
 _FIRST = 1e30  # a boost beyond all others
+_PAGE_COLUMNS = 4_096  # of the bundle, looked through at once
 _NO_COLUMNS: Indices = np.zeros(0, np.int32)
 # Estimated bytes of main memory, in addition to the rows.
 BYTES_A_LABEL = 1_100  # the label's object, its identity, and its entries in the maps
@@ -100,7 +103,9 @@ class LabelTable:
 
         A label at a column beyond the array has the factor 1.
         """
-        return self.fields.boosts if self.factors is None else self.factors
+        if self.factors is not None or not self.fields.boosted:  # mostly, none has a boost
+            return self.factors
+        return self.fields.boosts
 
     def boosted(self, columns: Sequence[int] | Bools, factor: float) -> LabelTable:
         """Return a table in which some labels have a boost that is multiplied by `factor`."""
@@ -282,12 +287,37 @@ class LabelTable:
         places[places == len(self.deleted)] = 0
         return np.asarray(self.deleted[places] == columns)
 
-    def page(self, *, after: PageCursor = FIRST_PAGE, size: int) -> list[Label]:
-        """Return the first `size` labels posted since the bundle, after the cursor, by id."""
+    def page(
+        self, *, after: PageCursor = FIRST_PAGE, size: int, every: bool = False
+    ) -> list[Label]:
+        """Return the first `size` labels after the cursor, by id.
+
+        They are those posted since the bundle, or `every` label.
+        """
         ids = self._live_ids
         above = islice(ids, bisect_right(ids, (after.prefix, self.columns)), None)
-        columns = after.skip(above, id_of=itemgetter(0))
+        entries = merge(self._base_above(after.prefix), above) if every else above
+        columns = after.skip(entries, id_of=itemgetter(0))
         return [self.at(column) for _, column in islice(columns, size)]
+
+    def _base_above(self, label_id: str) -> Iterator[tuple[str, int]]:
+        """Yield ids and columns of the bundle's labels that were not posted since, ascending."""
+        if self.tenant is not None:  # its ids are in another order than those that are stored
+            ids = self._base_ids_of_tenant
+            yield from islice(ids, bisect_right(ids, (label_id, self.columns)), None)
+            return
+        columns = self.base_ids.order[self.base_ids.place_above(label_id) :]
+        for batch in batches(len(columns), _PAGE_COLUMNS):
+            listed = columns[batch]
+            for column in listed[~self.is_deleted(listed)].tolist():
+                if column not in self.live:
+                    yield self.base_ids[column], column
+
+    @cached_property
+    def _base_ids_of_tenant(self) -> list[tuple[str, int]]:
+        columns = np.arange(len(self.base_ids), dtype=np.int32)
+        kept = columns[~self.is_deleted(columns)].tolist()
+        return sorted((self.id_at(column), column) for column in kept if column not in self.live)
 
     def _first_column(self, text_identity: str) -> int | None:
         """Return the first column of a label whose text has this identity, or None."""

@@ -141,6 +141,12 @@ class RuleTable:
         above = islice(self._ids, bisect_right(self._ids, after.prefix), None)
         return [self.require(one) for one in islice(after.skip(above, id_of=str), size)]
 
+    def stored(self) -> list[Rule]:
+        """Return the rules for a snapshot: all, or a tenant's own, which become those of nobody."""
+        if self.tenant is None:
+            return sorted(self, key=lambda rule: (str(rule.tenant), rule.id))
+        return [replace(self.require(rule_id), tenant=None) for rule_id in self._ids]
+
     @property
     def count(self) -> int:
         """The number of the tenant's rules."""

@@ -40,7 +40,7 @@ def write_snapshot(
 
 
 def snapshot(view: View, *, name: str, log: str) -> BundleContent:
-    """Return the content of a view as the content of a bundle."""
+    """Return the content of a view, or of a tenant's view alone, as the content of a bundle."""
     rows, columns = view.alive_rows(), np.arange(view.labels.columns, dtype=np.int32)
     columns = columns[~view.labels.is_deleted(columns)]
     instances = rows[view.is_instance(rows)]
@@ -68,7 +68,12 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
         content,
         vote_weights=None if weights is None or (weights == 1.0).all() else weights,
         clicks=np.array(
-            sorted(new_row[click.row] for click in view.ownership.clicks.values()), np.int64
+            sorted(
+                new_row[click.row]
+                for click in view.ownership.clicks.values()
+                if click.row in new_row  # else it is another tenant's
+            ),
+            np.int64,
         ),
         posted=np.flatnonzero(view.posted(kept)),
         hubs=None if view.bundle.hubs is None else view.penalties(kept),
@@ -77,7 +82,7 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
         log=log,
         novel=_novel(view, new_column),
         items=None if view.items is None else view.items.as_files(),
-        rules=sorted(view.rules, key=lambda rule: rule.id),
+        rules=view.rules.stored(),
     )
 
 

@@ -108,6 +108,11 @@ class View:
         """Whether a label or a rule has, or had, a date."""
         return self.labels.fields.dated or self.rules.dated > 0
 
+    @property
+    def has_rules(self) -> bool:
+        """Whether there are rules, of any tenant."""
+        return len(self.rules.rules) > 0
+
     def alive_rows(self) -> Rows:
         """Return the numbers of all rows without a tombstone, ascending."""
         parts = (part.alive_rows() for part in self.parts)
@@ -257,6 +262,14 @@ class View:
         """Return the rows of labels that consist of words of a query."""
         rows = self.lexicon.covered(query)
         return rows[~self.is_instance(rows)]
+
+    def labels_with_words(self, text: str) -> LabelTable:
+        """Return the table of the labels alone whose texts contain all words of `text`."""
+        rows = self.lexicon.containing(text)
+        columns, _ = self.votes(rows[~self.is_instance(rows)])
+        found = np.zeros(self.labels.columns, bool)
+        found[columns] = True
+        return self.labels.only(found)
 
     def is_instance(self, rows: Rows) -> Bools:
         """Return which of `rows` [b] are instance rows."""

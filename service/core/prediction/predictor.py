@@ -345,7 +345,7 @@ class Predictor:
         Those of less than `min_confidence` are left out. With `diversity`, labels that are like
         better ones come later. Rules of the view act on each query alone.
         """
-        if not len(view.rules):
+        if not view.has_rules:
             yield from self._ranked(view, searched, options, watch)
             return
         for place, reading in enumerate(searched.readings):

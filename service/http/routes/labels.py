@@ -43,8 +43,8 @@ from service.http.label_stream import STREAM_BYTES, LabelStream
 from service.http.request_body import Hold
 from service.http.request_models import (
     DatePassed,
-    FilteredPage,
     InstancesBody,
+    LabelPageQuery,
     LabelsBody,
     MergeBody,
     UnlearnBody,
@@ -88,7 +88,7 @@ class LabelRoutes(Routes):
             ),
             Endpoint(
                 route="GET /labels",
-                summary="List the labels posted since the bundle was written",
+                summary="List labels: those posted since the bundle was written, or every one",
                 handler=self.list_labels,
                 scope="read",
                 query=self.models.label_page,
@@ -173,21 +173,26 @@ class LabelRoutes(Routes):
             hold=hold,
         )
 
-    async def list_labels(self, call: Call[FilteredPage]) -> LabelPage:
+    async def list_labels(self, call: Call[LabelPageQuery]) -> LabelPage:
         """Return one page of the posted labels."""
         page = call.input
         wanted = None
         if page.filter is not None:
             wanted = parse_json(page.filter, at="filter", most=self.limits.filter_values)
-        memory = self.engine.loaded.memory
-        view = await asyncio.to_thread(self.engine.view_of, call.tenant)
-        view = await asyncio.to_thread(memory.only, view, wanted)
         after = PageCursor.parse(page.after, field="after")
+
+        def listed() -> tuple[int, list[Label]]:
+            memory = self.engine.loaded.memory
+            view = memory.only(memory.of_tenant(memory.view, call.tenant), wanted)
+            table = view.labels if page.text is None else view.labels_with_words(page.text)
+            found = table.page(after=after, size=page.limit + 1, every=page.every)
+            return view.version, found
+
         # In a thread, because the first page after a write sorts all ids.
-        labels = await asyncio.to_thread(view.labels.page, after=after, size=page.limit + 1)
+        version, labels = await asyncio.to_thread(listed)
         shown = _first(labels[: page.limit], PAGE_BYTES)
         return {
-            "version": view.version,
+            "version": version,
             "labels": [label_answer(label) for label in shown],
             "next": str(PageCursor.behind(shown[-1].id)) if len(labels) > len(shown) else None,
         }

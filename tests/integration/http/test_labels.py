@@ -11,6 +11,7 @@ from service.http.request_body import NDJSON
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService
+from tests.support.tiny.bundles import LABELS
 
 AXE = {"id": "axe", "text": "ice axe", "queries": ["glacier tool"], "metadata": {"shop": "acme"}}
 NO_CLICKS = {"total": 0, "newest": []}
@@ -144,6 +145,29 @@ def test_all_pages_together_hold_every_live_label_once(service: LocalService) ->
     put(service, *({"text": f"label {number:03}"} for number in range(101)))
     assert len(service.get("/labels").json()["labels"]) == 100
     assert len(service.get("/labels?limit=1000").json()["labels"]) == 101
+
+
+def test_every_label_is_listed_and_found_by_its_words(service: LocalService) -> None:
+    posted = [{"id": "a tent", "text": "Red-Tent, large"}, {"id": "tent", "text": "tent"}]
+    assert service.post("/labels", {"labels": posted}).status_code == 200
+    assert service.request("DELETE", "/labels/lamp").status_code == 200
+
+    def pages(**how: Any) -> list[str]:
+        found, after = list[str](), ""
+        while after is not None:
+            answer = service.get("/labels", params={"limit": 2, "after": after, **how}).json()
+            found += [label["id"] for label in answer["labels"]]
+            after = answer["next"]
+        return found
+
+    of_bundle = set(LABELS) - {"lamp"}
+    assert pages(every=True) == sorted(of_bundle | {"a tent"})
+    assert pages() == pages(every=False) == ["a tent", "tent"]
+    assert pages(text="LARGE tent") == pages(text="tent red", every=True) == ["a tent"]
+    assert "tent" in pages(text="tent", every=True)
+    assert pages(text="no such", every=True) == pages(text="!!") == []
+    assert_problem(service.get("/labels", params={"text": " "}), 422, field="text")
+    assert_problem(service.get("/labels", params={"every": "perhaps"}), 422, field="every")
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,9 @@ def test_a_label_is_ordered_by_its_boost(make_bundle: Callable[..., Path], tmp_p
 
         assert merge(metadata={"bid": 3}).json()["status"] == "updated"
         assert service.get("/labels/low").json()["boost"] == 900
+        assert merge(boost=1.2).json()["status"] == "updated"
+        boosts = {one["id"]: one.get("boost") for one in result(service)["keywords"]}
+        assert boosts["low"] == 1.2
         assert merge(boost=0.001).json()["status"] == "updated"
         assert ids(service)[-1] == "low"
         assert merge(boost=1).json()["status"] == "updated"

@@ -37,7 +37,7 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     for option in (
         "--bundle", "--state", "--bundles", "--host", "--port", "--workers", "--config",
-        "--allow-anonymous", "--access-log", "KEYMATCH_API_KEYS",
+        "--allow-anonymous", "--access-log", "KEYMATCH_API_KEYS", "KEYMATCH_JWKS",
     ):  # fmt: skip
         assert option in said
 
@@ -137,3 +137,18 @@ def test_missing_keys_and_a_bad_keys_file_are_named(
     assert said == f"{keys}:2: the key's SHA-256 must be 64 hexadecimal digits"
     monkeypatch.setenv("KEYMATCH_API_KEYS", str(tmp_path / "none"))
     assert str(tmp_path / "none") in refused(app, "serve", *places)
+
+
+def test_a_bad_key_set_and_settings_of_tokens_without_one_are_named(
+    refused: Refused, places: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key_set, config = tmp_path / "jwks.json", tmp_path / "keymatch.toml"
+    config.write_text('[server]\ntoken_audience = "keymatch"\n')
+    said = refused(app, "serve", *places, "--config", config)
+    assert "name a JSON Web Key Set in KEYMATCH_JWKS" in said
+    monkeypatch.setenv("KEYMATCH_JWKS", str(key_set))
+    said = refused(app, "serve", *places)
+    assert said == f"key set {key_set} cannot be read: No such file or directory"
+    key_set.write_text("{}")
+    said = refused(app, "serve", *places, "--config", config)
+    assert said == f'key set {key_set}: expected {{"keys": [...]}}, a JSON Web Key Set'

@@ -338,6 +338,12 @@ class Histories(RuleBasedStateMachine):
         assert len(view.labels) == len(labels)
         assert {of for of in self.details if view.labels.get(of)} == labels
         assert {label.id for label in view.labels.page(size=EVERYTHING)} <= labels
+        every = view.labels.page(size=EVERYTHING, every=True)
+        assert [label.id for label in every] == sorted(labels)
+        light = view.labels_with_words("tent LIGHT").page(size=EVERYTHING, every=True)
+        assert [label.id for label in light] == [
+            label.id for label in every if {"light", "tent"} <= {*words_of(label.text)}
+        ]
         for answer in ask(view, 0.3):
             assert {keyword.id for keyword in answer.keywords} <= labels
 

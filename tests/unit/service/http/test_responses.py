@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
@@ -16,6 +17,7 @@ from service.http.responses import (
     large_predict_answer,
     predict_answer,
     require_answer_fits,
+    shown_boost,
 )
 
 ROW = Evidence(
@@ -98,3 +100,8 @@ def test_an_answer_is_refused_with_the_first_result_that_is_too_much() -> None:
     with pytest.raises(InvalidInput, match=r"at least 12\d{5} bytes"):
         serialize(fat.predictions[0])
     serialized(replace(fat, predictions=fat.predictions * 9), explain=False)
+
+
+@pytest.mark.parametrize("boost", [1.2, 0.9, 900.0, 0.001])
+def test_a_boost_that_is_stored_as_fp32_is_shown_as_posted(boost: float) -> None:
+    assert shown_boost(float(np.float32(boost))) == boost

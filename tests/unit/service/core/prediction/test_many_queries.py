@@ -39,7 +39,7 @@ class Memory:
     instances: int
     labels: Labels
     weighted: bool = False
-    rules: tuple[()] = ()
+    has_rules: bool = False
 
     def is_instance(self, rows: Rows) -> Any:
         return rows < self.instances
