@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
 from service.core.index.protocol import Tombstones
-from service.core.lexical.word_index import WordIndex, bigrams_of
+from service.core.lexical.word_index import WordIndex, bigrams_of, common
 from service.core.lexical.words import chunks_of, words_of
 from service.core.types import Bools, Doubles, Indices, RowKind, Rows
 
@@ -193,10 +193,12 @@ class Lexicon:
 
     def containing(self, text: str) -> Rows:
         """Return the rows that contain all words of a text, ascending; none if it has no words."""
-        found, words = [], words_of(text)
-        for part in self.parts if words else ():
-            places = sorted(map(part.places, words), key=len)
-            found.append(part.numbered(reduce(np.intersect1d, places)))
+        words = words_of(text)
+        found = [
+            part.numbered(common([part.places(word) for word in words]))
+            for part in self.parts
+            if words
+        ]
         return np.sort(np.concatenate(found)) if found else NO_MATCHES.rows
 
     def covered(self, query: str) -> Rows:

@@ -90,6 +90,15 @@ def has_bigrams(word: str) -> bool:
     return len(word) >= LEAST_CHARACTERS and not any(map(str.isdigit, word))
 
 
+def common(found: Sequence[Indices]) -> Indices:
+    """Return the places that are in all of several ascending arrays, at least one."""
+    rarest, *others = sorted(found, key=len)
+    for places in others if len(rarest) else ():
+        nearest = np.minimum(np.searchsorted(places, rarest), len(places) - 1)
+        rarest = rarest[places[nearest] == rarest]
+    return rarest
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FrozenWords:
     """The words of n rows in plain or memory-mapped arrays; `words` [W] are ascending.
@@ -135,11 +144,7 @@ class FrozenWords:
         known = [self.places(number) for number in numbers if number is not None]
         if len(known) < len(numbers):
             return np.zeros(0, np.int64)
-        rarest, *others = sorted(known, key=len)
-        for places in others:
-            nearest = np.minimum(np.searchsorted(places, rarest), len(places) - 1)
-            rarest = rarest[places[nearest] == rarest]
-        return rarest.astype(np.int64)
+        return common(known).astype(np.int64)
 
     def sizes(self, places: Indices) -> Rows:
         """Return the numbers of distinct words of rows at `places` that have some."""
