@@ -482,13 +482,14 @@ class PostRules:
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Add the rules that change something.
 
-        Raises `UnknownLabels` for labels that the rules name and that do not exist, and
+        Raises `UnknownLabels` for labels that these rules name and that do not exist, and
         `MemoryFull`.
         """
-        table = commit.draft.labels.of(self.tenant)
+        table, rules = commit.draft.labels.of(self.tenant), commit.draft.rules.of(self.tenant)
         unknown = (
             (f"rules.{place}.{path}", _no_label(label_id))
             for place, rule in enumerate(self.rules)
+            if rule != rules.get(rule.id)  # its labels may have been deleted since
             for path, label_id in rule.named_labels()
             if table.column(label_id) is None
         )
@@ -496,7 +497,7 @@ class PostRules:
         commit.require_room((), self.rules)
         written = []
         for rule in self.rules:
-            known = commit.draft.rules.of(self.tenant).get(rule.id)
+            known = rules.get(rule.id)
             status = "created" if known is None else "updated"
             if known == rule:
                 status = "unchanged"

@@ -166,6 +166,19 @@ def test_a_repeated_write_has_no_effect(service: LocalService) -> None:
     assert service.request("DELETE", "/rules/hide").status_code == 200
 
 
+def test_a_rule_stays_without_its_label_and_acts_on_it_again(service: LocalService) -> None:
+    post_labels(service, {"id": "gone", "text": "red tent"})
+    pin = {"id": "r", "then": {"pin": [{"id": "gone", "position": 1}]}}
+    assert post(service, pin).status_code == 200
+    assert service.request("DELETE", "/labels/gone").status_code == 200
+    assert "gone" not in ids(service)
+    assert post(service, pin).json()["rules"] == [{"id": "r", "status": "unchanged"}]
+    hide = {"id": "s", "then": {"hide": ["gone"]}}
+    assert_problem(post(service, hide), 422, field="rules.0.then.hide.0")
+    post_labels(service, {"id": "gone", "text": "lamp"})
+    assert ids(service)[0] == "gone"
+
+
 PIN = {"id": "tent", "position": 1}
 
 
