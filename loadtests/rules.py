@@ -1,7 +1,7 @@
 """`python -m loadtests.rules`: CPU time of queries next to many rules, dates and boosts.
 
-Rules hide, pin, boost and filter; each has a condition on one query, which need not be among those
-that are asked. Dates and boosts are those of the bundle's first labels. Runs in one thread of this
+Rules hide, pin and boost. Each has the text of a query as its condition; only the last measure asks
+these queries. Dates and boosts are those of the bundle's first labels. Runs in one thread of this
 process, without a server. Writes rules.json and rules.md.
 """
 
@@ -86,7 +86,7 @@ def rules(
 
 
 def _rules(view: View, conditions: Sequence[str]) -> Iterator[Rule]:
-    """Yield a rule per condition: all ways to match, and all consequences."""
+    """Yield a rule per condition, with each way to match and each consequence but filters."""
     matches = [match for match in SPECIFICITY if match is not None]
     cheap = parse({"none": [{"field": "price", "gt": 9}]}, at="filter", most=9)
     ids = view.labels.base_ids

@@ -47,7 +47,7 @@ class Write:
 
     @property
     def shown(self) -> Shown | None:
-        """What the path shows after this write."""
+        """The text and weight that a GET of the path shows after this write."""
         return None if self.text is None else (self.text, self.weight)
 
     @classmethod

@@ -55,8 +55,8 @@ def snapshot(
     until
         The last event to include; default: the newest.
     tenant
-        FIELD=VALUE: the new bundle has this tenant's labels, clicks and rules alone, under the
-        tenant's ids. It is for a state of its own, since the log holds those of all.
+        FIELD=VALUE: write this tenant's labels, clicks and rules alone, under the tenant's ids.
+        Serve the new bundle with a new state, since this log holds the writes of all tenants.
     nice
         Run at the lowest priority; on a busy machine this may take very long.
     niceness

@@ -19,8 +19,7 @@ applies both alike. To add a kind of write, add a class here, list it in `Change
 
 An instance's `weight` and a label's `boost` are left out if they are 1. A weight is less than 0 for
 negative pairs. All vectors are the encoder's. The memory fuses a query with the items that it holds
-at this point of the log, so a
-replay finds the same items.
+at this point of the log, so a replay finds the same items.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class PutLabel:
     vectors: Halves
 
     def body(self) -> Mapping[str, Any]:
-        """Return what the label log stores alongside the vectors; most labels have no dates."""
+        """Return what the label log stores alongside the vectors, without what a label lacks."""
         body = asdict(self.label)
         if self.label.boost == 1.0:
             del body["boost"]

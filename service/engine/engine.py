@@ -235,14 +235,6 @@ class Engine:
         self._require_ready()
         return await self._writes.write(operation, request=request)
 
-    def view_of(self, tenant: Tenant | None) -> View:
-        """The newest view as a tenant sees it, which takes some milliseconds to make.
-
-        Raises `NotReady` unless the engine answers.
-        """
-        memory = self.loaded.memory
-        return memory.of_tenant(memory.view, tenant)
-
     async def put_labels(
         self, labels: Sequence[NewLabel], *, tenant: Tenant | None = None
     ) -> Written:
@@ -296,7 +288,8 @@ class Engine:
 
         A tenant learns what is its own, and the settings of the bundle.
         """
-        view, progress = self.view_of(tenant), self._admin.snapshot_progress()
+        memory, progress = self.loaded.memory, self._admin.snapshot_progress()
+        view = memory.of_tenant(memory.view, tenant)
         rows, facts = _rows(view), view.bundle.manifest
         served = {
             "version": view.version,

@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import codecs
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from service.core.errors import BundleAltered
 from service.core.files.arrays import mapped, require_offsets, require_within
-from service.core.types import Indices, Rows
+from service.core.types import Bools, Indices, Rows
 
 _BLOCK = 1 << 20  # bytes decoded at once
+_LOOKED_AT = 1_024  # positions in order that `above` looks at together
 
 
 class TextStore:
@@ -113,6 +114,17 @@ class TextStore:
     def place_above(self, text: str) -> int:
         """Return the place in `order` of the first text greater than `text`; raises as `find`."""
         return self._first_place(text.encode() + b"\0")  # the next text in byte order
+
+    def above(self, text: str, keeps: Callable[[Indices], Bools]) -> Iterator[tuple[str, int]]:
+        """Yield the texts greater than `text`, ascending, with their positions; raises as `find`.
+
+        `keeps` returns which of some positions are wanted.
+        """
+        positions = self.order[self.place_above(text) :]
+        for first in range(0, len(positions), _LOOKED_AT):
+            some = positions[first : first + _LOOKED_AT]
+            for position in some[keeps(some)].tolist():
+                yield self[position], position
 
     @property
     def order(self) -> Indices:

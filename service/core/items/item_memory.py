@@ -22,13 +22,12 @@ from rpds import HashTrieMap
 from service.core.bundle.item_files import ItemFiles
 from service.core.files.text_store import TextStore
 from service.core.index.exact import LiveVectors
-from service.core.index.protocol import RowFilter, Tombstones, batches
+from service.core.index.protocol import RowFilter, Tombstones
 from service.core.items.posted_items import MemoryItem, PostedItems
 from service.core.page_cursor import FIRST_PAGE, PageCursor
 from service.core.text_identity import IdentityLookup, free_id, identity
 from service.core.types import Floats, Halves, NewItem, Rows
 
-_PAGE_PLACES = 1_024  # places in the order of ids that are processed at once
 _BYTES_AN_ITEM = 700  # of main memory per item: its object, and its entries in the maps
 # Three fp16 numbers (the key, and the projected key and value), times two: the storage of vectors
 # doubles when it is full, so it may be half empty.
@@ -68,12 +67,7 @@ class BaseItems:
 
     def ids_above(self, item_id: str, alive: RowFilter) -> Iterator[tuple[str, int]]:
         """Yield id and place of the `alive` items whose id is above `item_id`, ascending by id."""
-        ids = self._ids
-        first = ids.place_above(item_id)
-        for batch in batches(self.count - first, _PAGE_PLACES):
-            places = ids.order[first + batch.start : first + batch.stop].astype(np.int64)
-            for place in places[alive.allows(places)].tolist():
-                yield ids[place], place
+        return self._ids.above(item_id, lambda places: alive.allows(places.astype(np.int64)))
 
     def search(self, query: Floats, count: int, alive: RowFilter) -> tuple[Floats, Rows]:
         """Return similarities and places [at most count] of the items nearest to a query [1, d].

@@ -43,7 +43,7 @@ class Filtered:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Active:
-    """What of the view `of` answers from `since` until before `until`, Unix seconds."""
+    """The part of a view that answers from `since` until before `until`, Unix seconds."""
 
     of: View
     made: Filtered | None  # of the active labels; None if no label has dates

@@ -20,7 +20,6 @@ from rpds import HashTrieMap
 from service.core.bundle.label_details import LabelDetails
 from service.core.errors import InvalidInput, UnknownLabel, echoed
 from service.core.files.text_store import TextStore
-from service.core.index.protocol import batches
 from service.core.items.persistent_sets import SortedKeys
 from service.core.label_filter import Metadata, metadata_bytes
 from service.core.memory.label_fields import LabelFields
@@ -32,7 +31,6 @@ from service.core.types import Bools, Floats, Indices, Label, NewLabel
 _DELETED = -1
 MOST_BOOST = 1e6  # of one label, after all rules
 _FIRST = 1e30  # a boost beyond all others
-_PAGE_COLUMNS = 4_096  # of the bundle, looked through at once
 _NO_COLUMNS: Indices = np.zeros(0, np.int32)
 # Estimated bytes of main memory, in addition to the rows.
 BYTES_A_LABEL = 1_100  # the label's object, its identity, and its entries in the maps
@@ -306,12 +304,8 @@ class LabelTable:
             ids = self._base_ids_of_tenant
             yield from islice(ids, bisect_right(ids, (label_id, self.columns)), None)
             return
-        columns = self.base_ids.order[self.base_ids.place_above(label_id) :]
-        for batch in batches(len(columns), _PAGE_COLUMNS):
-            listed = columns[batch]
-            for column in listed[~self.is_deleted(listed)].tolist():
-                if column not in self.live:
-                    yield self.base_ids[column], column
+        of_bundle = self.base_ids.above(label_id, lambda columns: ~self.is_deleted(columns))
+        yield from ((one, column) for one, column in of_bundle if column not in self.live)
 
     @cached_property
     def _base_ids_of_tenant(self) -> list[tuple[str, int]]:

@@ -28,9 +28,7 @@ from service.core.tenant import Tenant
 # Estimated bytes of main memory: the objects of a rule, and of each label that it names.
 _BYTES_A_RULE, _BYTES_A_NAME = 2_500, 200
 
-_ALWAYS = (
-    ""  # the key of rules without a condition; others are "=" and joined words, "~" and a word
-)
+_ALWAYS = ""  # rules without a condition; other keys are "=" and joined words, or "~" and a word
 _Key = tuple[Tenant | None, str]  # with the tenant, so that no query finds another tenant's rules
 
 

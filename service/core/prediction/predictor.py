@@ -31,7 +31,7 @@ from service.core.prediction.diversity import maximal_marginal_relevance
 from service.core.prediction.ranking import Ranker, Ranking, open_ranker
 from service.core.prediction.reranking.reranker import Reranker
 from service.core.prediction.scoring import places
-from service.core.prediction.steering import Only, Steering, narrowed, steering_of
+from service.core.prediction.steering import Only, Steering, only_passing, steering_of
 from service.core.types import (
     Answer,
     Evidence,
@@ -166,7 +166,7 @@ class Predictor:
         ranker: Ranker | None = None,
         reranker: Reranker | None = None,
         confidence: Mapping[ScoreKind, Confidence] | None = None,
-        only: Only = narrowed,
+        only: Only = only_passing,
     ) -> None:
         """Predict at temperature `tau`; `cache` keeps the vectors of recent queries.
 

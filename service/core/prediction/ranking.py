@@ -110,10 +110,9 @@ class Ranking(NamedTuple):
         """
         if boosts is None:
             return self
-        own = boosts_of(self.columns, boosts)
-        ranked = [score * boost for score, boost in zip(self.scores, own, strict=True)]
+        ranked = _times_boosts(self.scores, self.columns, boosts)
         order = sorted(range(len(ranked)), key=lambda place: -ranked[place])
-        return self._replace(boosts=own).only(order)
+        return self.with_boosts(boosts).only(order)
 
     def with_boosts(self, boosts: Floats | None) -> Ranking:
         """Return the ranking with other boosts of a `LabelTable`, in the same order."""
@@ -175,7 +174,7 @@ class NumpyRanker:
             columns, scores = columns[scores >= 0], scores[scores >= 0]
         ranked, boosts = scores, view.labels.boosts
         if boosts is not None:
-            ranked = scores * np.array(boosts_of(columns.tolist(), boosts))
+            ranked = np.array(_times_boosts(scores.tolist(), columns.tolist(), boosts))
         best = best_candidates(scores=ranked, top_k=options.top_k)
         found = columns[best].tolist(), scores[best].tolist()
         best_columns, best_scores = _best(*found, labels=view.labels, top_k=options.top_k)
@@ -352,15 +351,19 @@ def boosts_of(columns: Sequence[int], boosts: Floats) -> list[float]:
     return [float(boosts[column]) if column < count else 1.0 for column in columns]
 
 
+def _times_boosts(scores: Sequence[float], columns: Sequence[int], boosts: Floats) -> list[float]:
+    """Return the scores [k] of labels at `columns` [k], each times the label's boost."""
+    own = boosts_of(columns, boosts)
+    return [score * boost for score, boost in zip(scores, own, strict=True)]
+
+
 def _best(
     columns: Sequence[int], scores: Sequence[float], *, labels: LabelTable, top_k: int
 ) -> tuple[Sequence[int], Sequence[float]]:
-    """Return the `top_k` best columns by score times boost, and their scores, by the scores."""
-    boosts = labels.boosts
-    if boosts is not None:
+    """Return the `top_k` best columns by score times boost, in the order of their scores."""
+    if labels.boosts is not None:
         score_of = dict(zip(columns, scores, strict=True))
-        own = boosts_of(columns, boosts)
-        ranked = [score * boost for score, boost in zip(scores, own, strict=True)]
+        ranked = _times_boosts(scores, columns, labels.boosts)
         columns, _ = in_order(columns, ranked, labels=labels, top_k=top_k)
         scores = [score_of[column] for column in columns]
     return in_order(columns, scores, labels=labels, top_k=top_k)

@@ -1,4 +1,4 @@
-"""What the rules that act on one query do to its answer: the view it is answered from, and pins.
+"""What rules do to the answer of one query: they change the view, and they pin labels.
 
 Filters narrow the view before the search. Hidden labels leave its table after the search, so other
 labels keep their scores. Boosts are factors in the table, and pins are put in place at the end.
@@ -45,7 +45,7 @@ def steering_of(view: View, reading: Reading, only: Only) -> Steering | None:
     filters = tuple(rule.filter for rule in rules if rule.filter is not None)
     narrowed = only(view, LabelFilter(all=filters)) if filters else view
     labels = narrowed.labels
-    hidden = columns_of(narrowed, [label_id for rule in rules for label_id in rule.hide])
+    hidden = _columns(narrowed, [label_id for rule in rules for label_id in rule.hide])
     if hidden:
         labels = labels.without(hidden)
     for rule in rules:
@@ -56,7 +56,7 @@ def steering_of(view: View, reading: Reading, only: Only) -> Steering | None:
     return Steering(rules=rules, view=narrowed, pins=pins)
 
 
-def columns_of(view: View, label_ids: Sequence[str]) -> list[int]:
+def _columns(view: View, label_ids: Sequence[str]) -> list[int]:
     """Return the columns of those of the ids that the view has labels of."""
     columns = (view.labels.column(label_id) for label_id in label_ids)
     return [column for column in columns if column is not None]
@@ -65,22 +65,21 @@ def columns_of(view: View, label_ids: Sequence[str]) -> list[int]:
 def _boosted(view: View, boost: Boost) -> list[int] | Bools:
     if boost.filter is not None:
         return view.labels.fields.passing(boost.filter, view.labels.columns)
-    return columns_of(view, boost.labels)
+    return _columns(view, boost.labels)
 
 
 def _pins(view: View, pins: Sequence[Pin]) -> dict[int, int]:
     """Return the columns of pinned labels by position, from 0; see `rules` for the precedence."""
     placed: dict[int, int] = {}
     for pin in pins:
-        [*column] = columns_of(view, [pin.id])
-        if column and column[0] not in placed.values():
-            position = pin.position - 1
+        column, position = view.labels.column(pin.id), pin.position - 1
+        if column is not None and column not in placed.values():
             while position in placed:
                 position += 1
-            placed[position] = column[0]
+            placed[position] = column
     return placed
 
 
-def narrowed(view: View, wanted: LabelFilter) -> View:
+def only_passing(view: View, wanted: LabelFilter) -> View:
     """Return a view of the labels alone that pass; a memory keeps such views (`only`)."""
     return filtered(view, wanted).view

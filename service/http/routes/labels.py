@@ -24,11 +24,13 @@ from service.engine.writing.operations import (
     PostLabels,
     Refuse,
     UnlearnInstances,
+    Written,
 )
 from service.http.answers import (
     InstancesAnswer,
     LabelPage,
     LabelsAnswer,
+    LeftOutAnswer,
     LineAnswer,
     LineRefusal,
     MergeAnswer,
@@ -229,35 +231,36 @@ class LabelRoutes(Routes):
 
     async def put_instances(self, call: Call[InstancesBody]) -> InstancesAnswer:
         """Write all instances of a request or none, or skip unknown labels."""
+        written, left_out = await self._write_instances(call, PostInstances)
+        answer: InstancesAnswer = {"version": written.version, "accepted": written.accepted}
+        if left_out is not None:
+            answer["left_out"] = left_out
+        return answer
+
+    async def delete_instances(self, call: Call[UnlearnBody]) -> UnlearnAnswer:
+        """Unlearn all pairs of a request or none, or skip unknown labels."""
+        written, left_out = await self._write_instances(call, UnlearnInstances)
+        answer: UnlearnAnswer = {"version": written.version, "unlearned": written.accepted}
+        if left_out is not None:
+            answer["left_out"] = left_out
+        return answer
+
+    async def _write_instances(
+        self,
+        call: Call[InstancesBody] | Call[UnlearnBody],
+        operation: type[PostInstances | UnlearnInstances],
+    ) -> tuple[Written, list[LeftOutAnswer] | None]:
+        """Return what was written, and the unknown labels if the request skips them."""
         # In a thread for a large body: its instances may have many labels.
         instances = await self.side_thread.run_if(
             call.hold.size, lambda: tuple(body.to_instance() for body in call.input.instances)
         )
         skip = call.input.unknown == "skip"
         written = await self.engine.write(
-            PostInstances(items=instances, skip_unknown=skip, tenant=call.tenant),
+            operation(items=instances, skip_unknown=skip, tenant=call.tenant),
             request=call.idempotency,
         )
-        answer: InstancesAnswer = {"version": written.version, "accepted": written.accepted}
-        if skip:
-            answer["left_out"] = left_out_answer(written, instances)
-        return answer
-
-    async def delete_instances(self, call: Call[UnlearnBody]) -> UnlearnAnswer:
-        """Unlearn all pairs of a request or none, or skip unknown labels."""
-        # In a thread for a large body, as above.
-        instances = await self.side_thread.run_if(
-            call.hold.size, lambda: tuple(body.to_instance() for body in call.input.instances)
-        )
-        skip = call.input.unknown == "skip"
-        written = await self.engine.write(
-            UnlearnInstances(items=instances, skip_unknown=skip, tenant=call.tenant),
-            request=call.idempotency,
-        )
-        answer: UnlearnAnswer = {"version": written.version, "unlearned": written.accepted}
-        if skip:
-            answer["left_out"] = left_out_answer(written, instances)
-        return answer
+        return written, left_out_answer(written, instances) if skip else None
 
 
 def _first(labels: Sequence[Label], size: int) -> Sequence[Label]:
