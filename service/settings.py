@@ -34,6 +34,7 @@ MEMORY_PER_WORKER = 3 * 1024**3
 # its deadline, and is not dropped to make room, so most connections must be left to others.
 CONNECTIONS_A_WAITER = 5  # by default
 LEAST_CONNECTIONS_A_WAITER = 2  # the minimum, whatever is set
+MOST_DAYS = 36_500  # of a half-life
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -93,6 +94,8 @@ class EngineSettings:
     # Estimated memory of these rows and of labels learned since; more is 507. None: what
     # service/server/memory_budget.py leaves.
     live_bytes: Count | None = None
+    # In days: clicks that are posted from now on, or with `at`, lose half their weight. None: none.
+    click_half_life: Annotated[float, Field(gt=0.0, le=MOST_DAYS)] | None = None
     other_data: bool = False  # whether to accept a log that was begun for other data
     segments: Path | None = None  # folder of segments; None: in the state folder, or temporary
     seal_rows: Count = 16_384  # live rows per sealed segment

@@ -9,7 +9,8 @@ applies both alike. To add a kind of write, add a class here, list it in `Change
 | `PutLabel`       | `label.put`       | `id`, `text`, `queries`, `metadata`, | [1 + queries, d] |
 |                  |                   | `starts_at`, `expires_at`, `boost`   |                  |
 | `DeleteLabel`    | `label.delete`    | `id`                                 | none             |
-| `PutInstance`    | `instance.put`    | `query`, `labels` (ids), `weight`    | [1, d]           |
+| `PutInstance`    | `instance.put`    | `query`, `labels` (ids), `weight`,   | [1, d]           |
+|                  |                   | `at`                                 |                  |
 | `DeleteInstance` | `instance.delete` | `query`, `labels` (ids)              | none             |
 | `PutItem`        | `item.put`        | `id`, `text`                         | [1, d]           |
 | `DeleteItem`     | `item.delete`     | `id`                                 | none             |
@@ -17,9 +18,9 @@ applies both alike. To add a kind of write, add a class here, list it in `Change
 | `DeleteRule`     | `rule.delete`     | `id`, `tenant`                       | none             |
 | `UseBundle`      | `bundle.use`      | `bundle`, `configured`               | none             |
 
-An instance's `weight` and a label's `boost` are left out if they are 1. A weight is less than 0 for
-negative pairs. All vectors are the encoder's. The memory fuses a query with the items that it holds
-at this point of the log, so a replay finds the same items.
+An instance's `weight` and a label's `boost` are left out if they are 1, and times that are not
+there. A weight is less than 0 for negative pairs. All vectors are the encoder's. The memory fuses a
+query with the items that it holds at this point of the log, so a replay finds the same items.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from service.core.label_filter import as_metadata
 from service.core.rules import Rule, from_document, tenant_of
 from service.core.tenant import Tenant
 from service.core.types import Event, Halves, NewInstance, NewItem, NewLabel
+
+MOST_SECONDS = 253_402_300_800.0  # Unix time at the end of the year 9999
 
 Posted = NewLabel | NewInstance | NewItem  # what can be posted
 VectorsOf = Callable[[Posted], Halves]  # returns an item's vectors [n, d], stored or encoded again
@@ -77,7 +80,7 @@ class PutInstance:
     """
 
     kind: ClassVar[str] = "instance.put"
-    summary: ClassVar[tuple[str, ...]] = ("query", "labels", "weight")
+    summary: ClassVar[tuple[str, ...]] = ("query", "labels", "weight", "at")
 
     sequence: int
     instance: NewInstance
@@ -88,6 +91,8 @@ class PutInstance:
         body = asdict(self.instance)
         if self.instance.weight == 1.0:
             del body["weight"]  # most clicks weigh 1, so it is not stored
+        if self.instance.at is None:
+            del body["at"]
         return body
 
     @classmethod
@@ -96,8 +101,11 @@ class PutInstance:
         weight = float(event.body.get("weight", 1.0))
         if not 0 < abs(weight) < math.inf:
             raise ValueError(f"a click weighs {weight}, which is 0 or no finite number")
+        at = event.body.get("at")
+        if at is not None and not 0 <= at < MOST_SECONDS:
+            raise ValueError(f"a click is from second {at}")
         instance = NewInstance(
-            query=event.body["query"], labels=tuple(event.body["labels"]), weight=weight
+            query=event.body["query"], labels=tuple(event.body["labels"]), weight=weight, at=at
         )
         return cls(sequence=event.sequence, instance=instance, vectors=vectors_of(instance))
 

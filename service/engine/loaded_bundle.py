@@ -238,6 +238,7 @@ def load_bundle(
         bundle,
         _memory_limits(settings),
         version=0 if label_log is None else held_version(bundle.manifest, label_log),
+        half_life=settings.click_half_life,
     )
     loaded = LoadedBundle(
         bundle=bundle,

@@ -51,6 +51,7 @@ from service.settings import Limits
 LARGEST_WEIGHT = 1_000  # a click of this weight outvotes hundreds of equally similar queries
 SMALLEST_WEIGHT = float(np.finfo(np.float32).tiny)  # a smaller one would become 0 in the values
 MOST_DATE_CHARACTERS = 40
+FAST_CLOCK_SECONDS = 3_600  # by which a client's clock may be ahead
 UNCHANGED = ""  # a date that a merge leaves as it is; null removes it
 # The names that `BundleDirectory.path` accepts.
 BundleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
@@ -382,7 +383,7 @@ class LabelPageQuery(Page):
 class InstanceBody(StrictModel):
     """One instance of POST /instances."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"negative"})
+    later: ClassVar[frozenset[str]] = frozenset({"negative", "at"})
 
     query: str = Field(description="The query as it was typed.")
     labels: list[str] = Field(
@@ -402,6 +403,12 @@ class InstanceBody(StrictModel):
         description="Whether these labels are wrong for the query: it then votes against them, with"
         " this `weight`, where it is among the nearest. A missing click never means this.",
     )
+    at: str | None = Field(
+        None,
+        description="When it was clicked, with a zone, such as 2026-12-01T00:00:00Z. Its weight"
+        " decays from then on if the service has the setting `click_half_life`. Default: now if it"
+        " has, otherwise never.",
+    )
 
     def to_instance(self) -> NewInstance:
         """Return the instance, without repeated labels; a negative one has a weight below 0."""
@@ -410,6 +417,7 @@ class InstanceBody(StrictModel):
             query=self.query,
             labels=tuple(dict.fromkeys(self.labels)),
             weight=-weight if self.negative else weight,
+            at=unix_seconds(self.at),
         )
 
 
@@ -624,6 +632,14 @@ def _date(text: str) -> str:
     return text
 
 
+def _past(text: str) -> str:
+    """Refuse what `_date` refuses, and a time that a click cannot have."""
+    seconds = unix_seconds(text)
+    if seconds is not None and not 0 <= seconds <= time() + FAST_CLOCK_SECONDS:
+        raise ValueError("must be a time since 1970 that has passed")
+    return text
+
+
 def _end(text: str, info: ValidationInfo) -> str:
     """Refuse what `_date` refuses, and a date that is not after the start."""
     seconds, start = unix_seconds(text), unix_seconds(info.data.get("starts_at") or None)
@@ -742,7 +758,8 @@ class RequestModels:
             **dates,
         )
         known_ids = _bounded(list[known_id], MaxLen(limits.instance_labels))
-        instance: Any = limited(InstanceBody, "Instance", query=text, labels=known_ids)
+        past = _bounded(str, date, AfterValidator(_past)) | None
+        instance: Any = limited(InstanceBody, "Instance", query=text, labels=known_ids, at=past)
         instances = _bounded(list[instance], MaxLen(limits.instances))
         self.instances = limited(InstancesBody, "InstancesRequest", instances=instances)
         pair: Any = limited(UnlearnedBody, "UnlearnedInstance", query=text, labels=known_ids)

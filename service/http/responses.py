@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.core.errors import AnswerTooLarge, echoed
 from service.core.label_filter import Metadata, list_items, metadata_bytes
+from service.core.memory.decay import PLAIN
 from service.core.memory.view import View
 from service.core.tenant import Tenant
 from service.core.types import (
@@ -165,9 +166,9 @@ def _clicks(view: View, column: int) -> ClicksAnswer:
     answer: ClicksAnswer = {"total": len(clicked), "newest": list(clicked.newest)}
     weights = {
         # The weight as it was posted: the shortest number that gives the same float32.
-        query: float(str(np.float32(weight)))
+        query: float(str(np.float32(vote.weight)))
         for query in clicked.newest
-        if (weight := view.ownership.weights_of(query).get(column)) is not None
+        if (vote := view.ownership.special_votes_of(query).get(column, PLAIN)).weight != 1.0
     }
     return {**answer, "weights": weights} if weights else answer
 

@@ -146,7 +146,7 @@ def test_labels_documents_its_limits(openapi: dict[str, Any]) -> None:
 
 def test_instances_documents_its_limits(openapi: dict[str, Any]) -> None:
     for method, fields in (
-        ("post", {"query", "labels", "weight", "negative"}),
+        ("post", {"query", "labels", "weight", "negative", "at"}),
         ("delete", {"query", "labels"}),
     ):
         schema = request_schema(openapi, "/instances", method=method)

@@ -211,12 +211,13 @@ class Client:
         for query in queries:
             clicked = self._some(held, chance.randint(1, 3))
             weight = chance.choice((1.0, 1.0, 0.3, 4.0, -1.0, -0.3))
-            clicks.append(click(query, clicked, weight))
+            at = chance.choice((None, None, 1_700_000_000.0, 1_750_000_000.0))
+            clicks.append(click(query, clicked, weight, at))
         instances = []
         for one in clicks:
             weight = one.body.get("weight", 1.0)
             sign = {"negative": True} if weight < 0 else {}
-            instances.append({**one.body, "weight": abs(weight), **sign})
+            instances.append({**shown(one.body), "weight": abs(weight), **sign})
         self._write("POST", "/instances", clicks, {"instances": instances})
 
     def _unlearn(self) -> None:

@@ -27,8 +27,8 @@ from service.core.memory.row_ownership import NEWEST_QUERIES
 from service.core.types import Event
 
 NEW_IDS = 12  # of labels, of items, and of rules, that a client may add
-DATES = ("starts_at", "expires_at")
-# A label or a rule as the log stores it: as posted, but with Unix seconds as dates.
+DATES = ("starts_at", "expires_at", "at")
+# A label, a click or a rule as the log stores it: as posted, but with Unix seconds as dates.
 Form = Mapping[str, Any]
 
 
@@ -71,7 +71,7 @@ def put_rule(form: Form) -> Fact:
 
 
 def shown(form: Form) -> dict[str, Any]:
-    """Return a label or a rule as it is posted and shown, with dates in RFC 3339."""
+    """Return a label, a click or a rule as it is posted and shown, with dates in RFC 3339."""
     dates = {
         name: datetime.fromtimestamp(form[name], UTC).isoformat().replace("+00:00", "Z")
         for name in DATES
@@ -102,9 +102,13 @@ def named_labels(rule: Form) -> set[str]:
     return {*then.get("hide", ()), *pinned, *then.get("boost", {}).get("labels", ())}
 
 
-def click(query: str, labels: Sequence[str], weight: float) -> Fact:
-    body = {"query": query, "labels": list(labels)}
-    return Fact(kind=PutInstance.kind, body=body if weight == 1 else {**body, "weight": weight})
+def click(query: str, labels: Sequence[str], weight: float, at: float | None) -> Fact:
+    body: dict[str, Any] = {"query": query, "labels": list(labels)}
+    if weight != 1:
+        body["weight"] = weight
+    if at is not None:
+        body["at"] = at
+    return Fact(kind=PutInstance.kind, body=body)
 
 
 def put_item(item_id: str, text: str) -> Fact:
@@ -120,8 +124,8 @@ class ExpectedMemory:
     """The labels, clicks, items and rules that the service must hold after a client's writes.
 
     `versions` has None while the client does not know a label's version. `clicks` maps a query to
-    its labels' newest weights, `items` an id to its text. `base`: the bundle's undeleted labels.
-    `trained` maps a query of the bundle to the labels that it still votes for.
+    its labels' newest weights and times, `items` an id to its text. `base`: the bundle's undeleted
+    labels. `trained` maps a query of the bundle to the labels that it still votes for.
     """
 
     forms: dict[str, Form]
@@ -180,7 +184,7 @@ class ExpectedMemory:
 
     def require_clicks(self, label_id: str, clicked: Mapping[str, Any]) -> None:
         """Fail unless `clicked` in GET /labels/{id} holds exactly the clicks with their weights."""
-        own = {query: ids[label_id] for query, ids in self.clicks.items() if label_id in ids}
+        own = {query: ids[label_id][0] for query, ids in self.clicks.items() if label_id in ids}
         assert clicked["total"] == len(own)
         newest = dict.fromkeys(clicked["newest"], 1.0) | clicked.get("weights", {})
         assert newest.items() <= own.items()
@@ -194,9 +198,10 @@ class ExpectedMemory:
         body = change.body
         if change.kind == PutInstance.kind:
             known = self.clicks.get(body["query"], {})
-            weights = {**known, **dict.fromkeys(body["labels"], body.get("weight", 1.0))}
-            self.clicks[body["query"]] = weights
-            return "unchanged" if weights == known else "accepted"
+            vote = body.get("weight", 1.0), body.get("at")
+            votes = {**known, **dict.fromkeys(body["labels"], vote)}
+            self.clicks[body["query"]] = votes
+            return "unchanged" if votes == known else "accepted"
         if change.kind == DeleteInstance.kind:
             return self._unlearn(body["query"], body["labels"])
         if change.kind in (DeleteItem.kind, DeleteRule.kind):
@@ -235,8 +240,8 @@ class ExpectedMemory:
         return "unlearned" if labels else "unchanged"
 
     def _without_votes(self, query: str, labels: Sequence[str]) -> None:
-        weights = self.clicks.pop(query, {})
-        kept = {voted: weight for voted, weight in weights.items() if voted not in labels}
+        votes = self.clicks.pop(query, {})
+        kept = {voted: vote for voted, vote in votes.items() if voted not in labels}
         if kept:
             self.clicks[query] = kept
         trained = self.trained.pop(query, set()).difference(labels)

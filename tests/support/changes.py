@@ -37,9 +37,11 @@ def delete(sequence: int, label_id: str) -> DeleteLabel:
     return DeleteLabel(sequence=sequence, id=label_id)
 
 
-def click(sequence: int, query: str, *labels: str, weight: float = 1.0) -> PutInstance:
+def click(
+    sequence: int, query: str, *labels: str, weight: float = 1.0, at: float | None = None
+) -> PutInstance:
     vectors = encode(ENCODER, [query], role=Role.QUERY).astype(np.float16)
-    instance = NewInstance(query=query, labels=labels, weight=weight)
+    instance = NewInstance(query=query, labels=labels, weight=weight, at=at)
     return PutInstance(sequence=sequence, instance=instance, vectors=vectors)
 
 

@@ -12,20 +12,29 @@ import numpy as np
 
 from service.core.encoding.encoder import Encoder, encode
 from service.core.lexical.words import words_of
+from service.core.memory.decay import PLAIN, Vote, hour_of
 from service.core.types import Floats, NewLabel, Role, RowKind
 from tests.support.tiny.bundles import Catalogue
+
+HALF_LIFE = 1.0  # of clicks, in days
 
 
 @dataclass(frozen=True, kw_only=True)
 class OracleRow:
-    """One row of the memory, with the labels that it votes for; the default weight is 1."""
+    """One row of the memory, with the labels that it votes for, by default with plain votes."""
 
     kind: RowKind
     text: str
     vector: Floats  # [d], stored as fp16, read as fp32
     voted: tuple[str, ...]
     posted: bool = True
-    weights: Mapping[str, float] = field(default_factory=dict)
+    votes: Mapping[str, Vote] = field(default_factory=dict)
+
+    def weight(self, label_id: str, hour: int | None) -> float:
+        """Return what an hour has left of the weight of a vote; None: all of it."""
+        vote = self.votes.get(label_id, PLAIN)
+        age = 0 if hour is None else max(0, hour - vote.hour)
+        return vote.weight * math.pow(0.5, age / (24 * HALF_LIFE))
 
 
 @dataclass
@@ -97,18 +106,18 @@ class Oracle:
         clicks = {query: _without(row, label_id) for query, row in self.clicks.items()}
         self.clicks = {query: row for query, row in clicks.items() if row is not None}
 
-    def click(self, query: str, *labels: str, weight: float = 1.0) -> None:
+    def click(self, query: str, *labels: str, weight: float = 1.0, at: float | None = None) -> None:
         """Make the query's row vote for all existing labels that were ever clicked for it.
 
-        Each vote has the weight of the label's last click.
+        Each vote has the weight and the hour of the label's last click.
         """
         present = [label for label in labels if label in self.labels]
         known = self.clicks.get(query)
-        before = {label: known.weights.get(label, 1.0) for label in known.voted} if known else {}
-        weights = before | dict.fromkeys(present, weight)
-        if weights != before:
-            row = self._row(RowKind.INSTANCE, query, tuple(sorted(weights)))
-            self.clicks[query] = replace(row, weights=weights)
+        before = {label: known.votes.get(label, PLAIN) for label in known.voted} if known else {}
+        votes = before | dict.fromkeys(present, Vote(weight=weight, hour=hour_of(at)))
+        if votes != before:
+            row = self._row(RowKind.INSTANCE, query, tuple(sorted(votes)))
+            self.clicks[query] = replace(row, votes=votes)
 
     def unlearn(self, query: str, *labels: str) -> None:
         """Remove the query's votes for the labels, from every row with exactly this text."""
@@ -134,14 +143,14 @@ class Oracle:
         """Count the rows of each description: kind, text, and the ids that they vote for."""
         return Counter((row.kind, row.text, tuple(sorted(row.voted))) for row in self.rows())
 
-    def click_weights(self) -> dict[tuple[str, str], float]:
-        """Map (query, label id) to the weight of the click if it is not 1."""
-        return {
-            (query, label): weight
+    def click_weights(self, hour: int | None = None) -> dict[tuple[str, str], float]:
+        """Map (query, label id) to what an hour has left of a click's weight if it is not 1."""
+        weights = {
+            (query, label): row.weight(label, hour)
             for query, row in self.clicks.items()
-            for label, weight in row.weights.items()
-            if label in row.voted and weight != 1.0
+            for label in row.voted
         }
+        return {pair: weight for pair, weight in weights.items() if weight != 1.0}
 
     def matches(self, query: str) -> Counter[tuple[str, float, float]]:
         """Count the texts of the rows that share words with a query, by coverage and `own`."""
@@ -184,10 +193,12 @@ class Oracle:
         memorization: float,
         depth: int | None = None,
         items: Sequence[str] | None = None,
+        hour: int | None = None,
     ) -> dict[str, float]:
         """Return p(l | q) of every label by Eq. 7 with V = [lambda Y; (1 - lambda) I].
 
-        The query attends to the items with the ids `items` instead of the nearest ones.
+        The query attends to the items with the ids `items` instead of the nearest ones. Clicks have
+        the weight that is left at an `hour`.
         """
         kind = {0.0: RowKind.LABEL, 1.0: RowKind.INSTANCE}.get(memorization)
         rows = self.rows(kind)
@@ -204,7 +215,7 @@ class Oracle:
         values = np.array(
             [
                 [
-                    block[row.kind] * (label_id in row.voted) * row.weights.get(label_id, 1.0)
+                    block[row.kind] * (label_id in row.voted) * row.weight(label_id, hour)
                     for label_id in ids
                 ]
                 for row in rows

@@ -14,6 +14,8 @@
 |                                 | so the identity block of V is not stored                   |
 | `values/weights.npy`            | optional: float32, the weight of each vote in `indices`,   |
 |                                 | below 0 for negative pairs; without it every vote weighs 1 |
+| `values/hours.npy`              | in snapshots: int32, the hour since 1970 from which the    |
+|                                 | weight of each vote decays, 2^31 - 1 if it does not        |
 | `hubs.npy`                      | optional: fp16 [N + L], what is subtracted from the        |
 |                                 | similarities of each row, see `index.hubs`                 |
 | `instances/texts.*`             | instance texts, see `text_store`                           |
@@ -66,7 +68,8 @@ from service.core.types import Floats, Halves, Indices, Rows
 
 ENCODER, TOKENIZER = "encoder.onnx", "tokenizer.json"
 KEYS, BASE_SEGMENT = "keys.npy", "segments/base.index"
-INDPTR, INDICES, VOTE_WEIGHTS = "values/indptr.npy", "values/indices.npy", "values/weights.npy"
+INDPTR, INDICES = "values/indptr.npy", "values/indices.npy"
+VOTE_WEIGHTS, VOTE_HOURS = "values/weights.npy", "values/hours.npy"
 HUBS, RULES = "hubs.npy", "rules.json"
 INSTANCE_TEXTS, CLICKS = "instances/texts", "instances/clicks.npy"
 LABEL_IDS, LABEL_TEXTS, LABEL_DETAILS = "labels/ids", "labels/texts", "labels/details"
@@ -93,6 +96,7 @@ class Bundle:
     label_details: LabelDetails
     words: FrozenWords
     vote_weights: Floats | None = None  # of the votes in `indices`; None: every vote weighs 1
+    vote_hours: Indices | None = None  # of the votes in `indices`; None: no weight decays
     hubs: Halves | None = None  # [N + L], subtracted from the rows' similarities; None: nothing is
     novel: NovelFiles | None = None
     items: ItemFiles | None = None
@@ -187,6 +191,11 @@ def open_bundle(folder: Path, *, verify: bool = True, device: ScanDevice | None 
             if VOTE_WEIGHTS in facts.files
             else None
         ),
+        vote_hours=(
+            mapped(folder / VOTE_HOURS, np.int32, (memory.votes,))
+            if VOTE_HOURS in facts.files
+            else None
+        ),
         hubs=mapped(folder / HUBS, np.float16, (memory.rows,)) if facts.predictor.hubs else None,
         instance_texts=TextStore(folder / INSTANCE_TEXTS, count=memory.instances),
         **{
@@ -273,6 +282,8 @@ def _check_numbers(bundle: Bundle) -> None:
     if bundle.vote_weights is not None:
         most = MOST_VOTE_WEIGHT
         require_within(folder / VOTE_WEIGHTS, bundle.vote_weights, -most, most)
+    if bundle.vote_hours is not None:
+        require_within(folder / VOTE_HOURS, bundle.vote_hours, 0, 2**31)
     if bundle.hubs is not None:
         require_within(folder / HUBS, bundle.hubs, -MOST_HUBNESS, MOST_HUBNESS)
     for name, rows, stop in (

@@ -29,6 +29,7 @@ from service.core.bundle.bundle import (
     LABEL_DETAILS,
     RULES,
     TOKENIZER,
+    VOTE_HOURS,
     VOTE_WEIGHTS,
     Bundle,
     open_bundle,
@@ -87,6 +88,7 @@ class BundleContent:
     index: IndexParameters
     metrics: dict[str, float]
     vote_weights: Floats | None = None  # of `indices`; None: every vote weighs 1
+    vote_hours: Indices | None = None  # of `indices`; None: no weight decays
     hubs: Halves | None = None  # [N + L], if the predictor's `hubs` are above 0
     clicks: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # posted instances
     posted: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # all posted rows
@@ -216,6 +218,8 @@ def _write_rows(content: BundleContent, folder: Path) -> None:
     np.save(folder / INDICES, content.indices.astype(np.int32))
     if content.vote_weights is not None:
         np.save(folder / VOTE_WEIGHTS, content.vote_weights.astype(np.float32))
+    if content.vote_hours is not None:
+        np.save(folder / VOTE_HOURS, content.vote_hours.astype(np.int32))
     if content.hubs is not None:
         np.save(folder / HUBS, content.hubs.astype(np.float16))
     if len(content.clicks):

@@ -27,14 +27,11 @@ from service.core.changes import (
 )
 from service.core.items.fusion import fused
 from service.core.memory.compaction import FAN_OUT, plan_merges, without_dead_rows
+from service.core.memory.decay import NEVER, PLAIN, Vote, hour_of
 from service.core.memory.part import LiveRows, NewRow, RowPart
-from service.core.memory.row_ownership import (
-    NO_WEIGHTS,
-    Click,
-    Weights,
-)
+from service.core.memory.row_ownership import ALL_PLAIN, Click
 from service.core.memory.view import View
-from service.core.types import Floats, Halves, Label, RowKind
+from service.core.types import Halves, Label, NewInstance, RowKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,33 +195,25 @@ class Draft:
     def _put_instance(self, change: PutInstance) -> None:
         """Give the query a single row: one popular query must not take all b places.
 
-        If a label is clicked again, the weight of the last click counts.
+        If a label is clicked again, the weight and the time of the last click count.
         """
-        query, weight = change.instance.query, change.instance.vote_weight
-        known, weights_before = self.ownership.clicks.get(query), self.ownership.weights_of(query)
+        query = change.instance.query
+        known, before = self.ownership.clicks.get(query), self.ownership.special_votes_of(query)
         columns = self._columns(change.instance.labels)
-        weights = {voted: old for voted, old in weights_before.items() if voted not in columns}
-        if weight != 1.0:
-            weights |= dict.fromkeys(columns, weight)
+        votes = {voted: vote for voted, vote in before.items() if voted not in columns}
+        vote = vote_of(change.instance)
+        if vote != PLAIN:
+            votes |= dict.fromkeys(columns, vote)
         if known is not None:
             columns |= set(known.columns)
-            if columns == set(known.columns) and weights == weights_before:
+            if columns == set(known.columns) and votes == before:
                 return
             self._pending.tombstone([known.row])
         if not columns:
             return
-        votes = tuple(sorted(columns))
-        row = self._pending.append(
-            NewRow(
-                kind=RowKind.INSTANCE,
-                text=query,
-                votes=np.array(votes, np.int32),
-                vector=self._fused(change.vectors[:1])[0],
-                weights=_weights_of_votes(votes, weights),
-            )
-        )
-        click = Click(row=row, columns=votes, weights=weights or NO_WEIGHTS)
-        self.ownership = self.ownership.with_click(query, click)
+        click = Click(row=-1, columns=tuple(sorted(columns)), votes=votes or ALL_PLAIN)
+        row = self._append_click(query, click, self._fused(change.vectors[:1])[0])
+        self.ownership = self.ownership.with_click(query, replace(click, row=row))
 
     @_apply.register
     def _delete_instance(self, change: DeleteInstance) -> None:
@@ -269,17 +258,25 @@ class Draft:
         self._pending.tombstone([votes.row])
         if not remaining.columns:
             return replace(remaining, row=-1)
-        row = self._pending.append(
+        row = self._append_click(query, remaining, self._vector(votes.row), origin=origin)
+        return replace(remaining, row=row)
+
+    def _append_click(self, query: str, click: Click, vector: Halves, *, origin: int = -1) -> int:
+        """Append a row with the votes of a click; return its number."""
+        votes = [click.votes.get(column, PLAIN) for column in click.columns]
+        weights = np.array([vote.weight for vote in votes], np.float32)
+        hours = np.array([vote.hour for vote in votes], np.int32)
+        return self._pending.append(
             NewRow(
                 kind=RowKind.INSTANCE,
                 text=query,
-                votes=np.array(remaining.columns, np.int32),
-                vector=self._vector(votes.row),
-                weights=_weights_of_votes(remaining.columns, remaining.weights),
+                votes=np.array(click.columns, np.int32),
+                vector=vector,
+                weights=None if (weights == 1.0).all() else weights,
+                hours=None if (hours == NEVER).all() else hours,
                 origin=origin,
             )
         )
-        return replace(remaining, row=row)
 
     def _unlist(self, query: str, column: int, version: int) -> None:
         """Remove a query from those that a label was posted with."""
@@ -337,11 +334,9 @@ class Draft:
         self._pending.tombstone(self.ownership.rows_of_label(column, self._view.bundle))
 
 
-def _weights_of_votes(votes: Sequence[int], weights: Weights) -> Floats | None:
-    """Return the weights [n] of votes for these columns, or None if each vote weighs 1."""
-    if not weights:
-        return None
-    return np.array([weights.get(column, 1.0) for column in votes], np.float32)
+def vote_of(instance: NewInstance) -> Vote:
+    """Return the vote of a posted query for each of its labels, as it is stored."""
+    return Vote(weight=instance.vote_weight, hour=hour_of(instance.at))
 
 
 def _planned(view: View, limits: MemoryLimits) -> View:

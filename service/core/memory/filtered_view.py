@@ -20,6 +20,7 @@ from cachetools import LRUCache
 from service.core.bundle.bundle import Bundle
 from service.core.index.protocol import Tombstones
 from service.core.label_filter import Condition, LabelFilter
+from service.core.memory.decay import HOUR, Decay, hour_of
 from service.core.memory.label_table import LabelTable
 from service.core.memory.part import BaseRows, RowPart, entries_of
 from service.core.memory.view import View
@@ -55,14 +56,18 @@ class _Active:
 class FilteredViews:
     """The filtered views of one memory. Any thread may use it."""
 
-    def __init__(self) -> None:
-        """Start empty."""
+    def __init__(self, half_life: float | None) -> None:
+        """Start empty; `half_life` is that of clicks in days, None if they do not decay."""
+        self._half_life = half_life
         self._kept: LRUCache[_Key, Filtered] = LRUCache(KEPT_FILTERS)
         self._active: _Active | None = None
         self._lock = Lock()
 
     def active(self, view: View, now: float) -> View:
-        """Return `view` without labels and rules that have not started or expired at Unix `now`."""
+        """Return `view` without labels and rules that have not started or expired at Unix `now`.
+
+        Old clicks have lost weight.
+        """
         last, fields, made, answering = self._active, view.labels.fields, None, view
         if last is not None and last.since <= now < last.until:
             if last.of is view:
@@ -78,6 +83,10 @@ class FilteredViews:
         if rules is not view.rules:
             answering = replace(answering, rules=rules)
         until = min(fields.next_date(now), view.rules.next_date(now))
+        if self._half_life is not None and view.has_hours:
+            decay = Decay(hour=hour_of(now), half_life=self._half_life)
+            answering = replace(answering, decay=decay)
+            until = min(until, float(HOUR * (decay.hour + 1)))
         self._active = _Active(of=view, made=made, answering=answering, since=now, until=until)
         return answering
 

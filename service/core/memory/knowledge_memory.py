@@ -17,7 +17,8 @@ from service.core.items.fusion import OnnxFusion
 from service.core.items.item_memory import ItemMemory, bytes_of_memory_item
 from service.core.label_filter import LabelFilter
 from service.core.memory.compaction import SegmentPlan
-from service.core.memory.draft import Draft, MemoryLimits
+from service.core.memory.decay import PLAIN
+from service.core.memory.draft import Draft, MemoryLimits, vote_of
 from service.core.memory.filtered_view import FilteredViews
 from service.core.memory.label_fields import LabelFields
 from service.core.memory.label_table import LabelTable, bytes_of_label
@@ -35,12 +36,20 @@ class KnowledgeMemory:
     """Publishes views. Threads may use `view`, the views that are made of it, and `seal`."""
 
     def __init__(
-        self, bundle: Bundle, limits: MemoryLimits | None = None, *, version: int = 0
+        self,
+        bundle: Bundle,
+        limits: MemoryLimits | None = None,
+        *,
+        version: int = 0,
+        half_life: float | None = None,
     ) -> None:
-        """Start from a bundle that contains the events of its log up to `version`."""
-        self.limits = limits or MemoryLimits()
+        """Start from a bundle that contains the events of its log up to `version`.
+
+        Clicks that have a time lose half of their weight per `half_life`, in days; None: nothing.
+        """
+        self.limits, self.half_life = limits or MemoryLimits(), half_life
         self._dimension = bundle.manifest.encoder.dimension
-        self._filtered = FilteredViews()
+        self._filtered = FilteredViews(half_life)
         self._view = View(
             version=version,
             base=BaseRows.of(bundle),
@@ -74,11 +83,16 @@ class KnowledgeMemory:
         return view if tenant is None else self._filtered.of_tenant(view, tenant)
 
     def active(self, view: View, now: float) -> View:
-        """Return one of these views without labels and rules that have not started or have expired.
+        """Return one of these views as it answers at `now`, Unix time.
 
-        `now` is Unix time. What is returned may be filtered further by `only`.
+        Labels and rules that have not started or have expired are left out, and old clicks have
+        lost weight. What is returned may be filtered further by `only`.
         """
-        return self._filtered.active(view, now) if view.dated else view
+        return self._filtered.active(view, now) if self.is_timed(view) else view
+
+    def is_timed(self, view: View) -> bool:
+        """Return whether a view may answer otherwise at another time, see `active`."""
+        return view.dated or (self.half_life is not None and view.has_hours)
 
     def draft(self) -> Draft:
         """Return a draft on top of the newest view."""
@@ -160,8 +174,8 @@ def bytes_of_item(item: Posted, *, dimension: int) -> int:
     if isinstance(item, NewItem):
         return bytes_of_memory_item(item.id, item.text, dimension=dimension)
     if isinstance(item, NewInstance):
-        votes, weighted = len(item.labels), item.vote_weight != 1.0
-        return bytes_of_row(item.query, votes=votes, dimension=dimension, weighted=weighted)
+        votes, special = len(item.labels), vote_of(item) != PLAIN
+        return bytes_of_row(item.query, votes=votes, dimension=dimension, special=special)
     texts = (item.text, *item.queries)
     rows = sum(bytes_of_row(text, votes=1, dimension=dimension) for text in texts)
     return rows + bytes_of_label(item)

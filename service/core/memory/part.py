@@ -27,6 +27,7 @@ from service.core.index.protocol import RowFilter, Segment, Tombstones
 from service.core.lexical.lexicon import WordPart
 from service.core.lexical.word_index import FrozenWords, LiveWords, gathered
 from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
+from service.core.memory.decay import PLAIN
 from service.core.types import Bools, Floats, Halves, Indices, RowKind, Rows
 
 Votes = tuple[Indices, NDArray[np.int64]]
@@ -44,9 +45,11 @@ _SHARE_IN_REGIONS = 1 / 8  # of the dead rows: with more in dead regions, a grap
 BYTES_A_ROW = 500  # its objects, its entries in maps, its place in the graph
 BYTES_A_VOTE = 4
 BYTES_A_NUMBER = 2  # one number of a key, fp16
-BYTES_OF_WEIGHTS = 1_400  # of one click: the objects, and its entries in the maps of weights
-BYTES_A_WEIGHT = 4
+BYTES_OF_SPECIAL_VOTES = 1_400  # of one click: the objects, and its entries in the map of votes
+BYTES_A_SPECIAL_VOTE = 8  # its weight and its hour
 BYTES_A_WORD = 100  # of a text, in the lexical index
+
+PLAIN_WEIGHT, PLAIN_HOUR = np.float32(PLAIN.weight), np.int32(PLAIN.hour)  # of a plain vote
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
@@ -133,6 +136,15 @@ class BaseRows:
         weights = np.ones(len(of_instances), np.float32)
         weights[of_instances] = self.bundle.vote_weights[entries]
         return weights
+
+    def vote_hours(self, rows: Rows) -> Indices | None:
+        """Return the hours [n] of the votes of `rows` [b], or None if none decays."""
+        if self.bundle.vote_hours is None:
+            return None
+        entries, _, of_instances = self._entries(rows)
+        hours = np.full(len(of_instances), PLAIN_HOUR)
+        hours[of_instances] = self.bundle.vote_hours[entries]
+        return hours
 
     @property
     def words(self) -> WordPart:
@@ -254,19 +266,23 @@ class BaseRows:
         }
 
 
-def bytes_of_row(text: str, *, votes: int, dimension: int, weighted: bool = False) -> int:
-    """Return the bytes of one row: its key of `dimension`, its text, votes and weights."""
-    weights = BYTES_OF_WEIGHTS + BYTES_A_WEIGHT * votes if weighted else 0
+def bytes_of_row(text: str, *, votes: int, dimension: int, special: bool = False) -> int:
+    """Return the bytes of one row: its key of `dimension`, its text and its votes.
+
+    `special` votes have a weight or an hour.
+    """
+    own = BYTES_OF_SPECIAL_VOTES + BYTES_A_SPECIAL_VOTE * votes if special else 0
     key, words = BYTES_A_NUMBER * dimension, BYTES_A_WORD * (text.count(" ") + 1)
-    return BYTES_A_ROW + key + BYTES_A_VOTE * votes + len(text.encode()) + words + weights
+    return BYTES_A_ROW + key + BYTES_A_VOTE * votes + len(text.encode()) + words + own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewRow:
     """A row to append: its text, the columns of V that it votes for, and its key [d].
 
-    `weights` are the votes' weights, or None if each vote weighs 1. `origin` is the bundle's
-    training row that this row replaces, or -1 for a posted row.
+    `weights` are the votes' weights, or None if each vote weighs 1. `hours` are the hours from
+    which they decay, or None if none does. `origin` is the bundle's training row that this row
+    replaces, or -1 for a posted row.
     """
 
     kind: RowKind
@@ -274,6 +290,7 @@ class NewRow:
     votes: Indices
     vector: Halves
     weights: Floats | None = None
+    hours: Indices | None = None
     origin: int = -1
 
     @property
@@ -283,7 +300,7 @@ class NewRow:
             self.text,
             votes=len(self.votes),
             dimension=len(self.vector),
-            weighted=self.weights is not None,
+            special=self.weights is not None or self.hours is not None,
         )
 
 
@@ -292,8 +309,9 @@ class RowContents:
     """The kinds, votes and texts of rows, by place, and the words of the texts.
 
     The row at place p votes for the columns `indices[indptr[p] : indptr[p + 1]]`. `weights` are the
-    weights of all votes, or None if each vote weighs 1. `origins` are the rows' origins as in
-    `NewRow`, or None if all rows were posted.
+    weights of all votes, or None if each vote weighs 1. `hours` are those from which they decay, or
+    None if none does. `origins` are the rows' origins as in `NewRow`, or None if all rows were
+    posted.
     """
 
     instances: Bools
@@ -302,6 +320,7 @@ class RowContents:
     texts: Sequence[str]
     words: FrozenWords | LiveWords
     weights: Floats | None = None
+    hours: Indices | None = None
     origins: Rows | None = None
 
 
@@ -336,20 +355,30 @@ class LiveContents(RowContents):
             self.indices = np.resize(self.indices, 2 * votes.stop)
         self.indices[votes] = np.concatenate([row.votes for row in rows])
         if self.weights is not None or any(row.weights is not None for row in rows):
-            self._write_weights(votes, [(row.weights, len(row.votes)) for row in rows])
+            written = joined([(row.weights, len(row.votes)) for row in rows], PLAIN_WEIGHT)
+            self.weights = self._written(self.weights, votes, written, PLAIN_WEIGHT)
+        if self.hours is not None or any(row.hours is not None for row in rows):
+            hours = joined([(row.hours, len(row.votes)) for row in rows], PLAIN_HOUR)
+            self.hours = self._written(self.hours, votes, hours, PLAIN_HOUR)
         if self.origins is not None or any(row.origin >= 0 for row in rows):
             self._write_origins(start, [row.origin for row in rows])
         self.texts[start:] = [row.text for row in rows]
         self.words.write(start, self.texts[start:])
 
-    def _write_weights(self, votes: slice, pieces: Sequence[tuple[Floats | None, int]]) -> None:
-        weights = np.ones(0, np.float32) if self.weights is None else self.weights
-        if len(weights) < len(self.indices):
-            missing = np.ones(len(self.indices) - len(weights), np.float32)
-            weights = np.concatenate([weights, missing])
-        joined = joined_weights(pieces)
-        weights[votes] = 1.0 if joined is None else joined
-        self.weights = weights
+    def _written(
+        self,
+        of_votes: NDArray[_Scalar] | None,
+        votes: slice,
+        written: NDArray[_Scalar] | None,
+        plain: _Scalar,
+    ) -> NDArray[_Scalar]:
+        """Return numbers of all votes, with those of some `votes` written; None are `plain`."""
+        numbers = np.full(0, plain) if of_votes is None else of_votes
+        if len(numbers) < len(self.indices):
+            missing = np.full(len(self.indices) - len(numbers), plain)
+            numbers = np.concatenate([numbers, missing])
+        numbers[votes] = plain if written is None else written
+        return numbers
 
     def _write_origins(self, start: int, written: Sequence[int]) -> None:
         origins = self.origins
@@ -386,7 +415,16 @@ class RowPart(Part):
             return None
         entries, _ = entries_of(self.contents.indptr, self.places(rows))
         found = weights[entries]
-        return None if (found == 1.0).all() else found
+        return None if (found == PLAIN_WEIGHT).all() else found
+
+    def vote_hours(self, rows: Rows) -> Indices | None:
+        """Return the hours [n] of the votes of `rows` [b], or None if none decays."""
+        hours = self.contents.hours
+        if hours is None:
+            return None
+        entries, _ = entries_of(self.contents.indptr, self.places(rows))
+        found = hours[entries]
+        return None if (found == PLAIN_HOUR).all() else found
 
     def origins(self, rows: Rows) -> Rows:
         """Return the origins of `rows` [b], see `NewRow`."""
@@ -481,16 +519,22 @@ def seal(
     votes = [part.votes(rows) for part, rows in pieces]
     counts = _joined([counts for _, counts in votes], np.int64)
     texts = tuple(text for part, rows in pieces for text in part.texts(rows))
-    weights = joined_weights(
-        [
-            (part.vote_weights(rows), len(columns))
-            for (part, rows), (columns, _) in zip(pieces, votes, strict=True)
-        ]
+    lengths = [len(columns) for columns, _ in votes]
+    weights = joined(
+        [(part.vote_weights(rows), n) for (part, rows), n in zip(pieces, lengths, strict=True)],
+        PLAIN_WEIGHT,
+    )
+    hours = joined(
+        [(part.vote_hours(rows), n) for (part, rows), n in zip(pieces, lengths, strict=True)],
+        PLAIN_HOUR,
     )
     origins = _joined([part.origins(rows) for part, rows in pieces], np.int64)
-    weighted = np.zeros(len(counts), bool)
+    special = np.zeros(len(counts), bool)
+    row_of_vote = np.repeat(np.arange(len(counts)), counts)
     if weights is not None:
-        weighted[np.repeat(np.arange(len(counts)), counts)[weights != 1.0]] = True
+        special[row_of_vote[weights != PLAIN_WEIGHT]] = True
+    if hours is not None:
+        special[row_of_vote[hours != PLAIN_HOUR]] = True
     sealed = RowPart(
         first=plan.first,
         stop=plan.stop,
@@ -504,11 +548,12 @@ def seal(
             texts=texts,
             words=gathered([(part.contents.words, part.places(rows)) for part, rows in pieces]),
             weights=weights,
+            hours=hours,
             origins=origins if (origins >= 0).any() else None,
         ),
         stored_bytes=sum(
-            bytes_of_row(text, votes=count, dimension=dimension, weighted=others)
-            for text, count, others in zip(texts, counts.tolist(), weighted.tolist(), strict=True)
+            bytes_of_row(text, votes=count, dimension=dimension, special=others)
+            for text, count, others in zip(texts, counts.tolist(), special.tolist(), strict=True)
         ),
     )
     return sealed.with_alive(_joined([part.alive_rows() for part in parts], np.int64))
@@ -518,12 +563,14 @@ def _joined(pieces: Sequence[NDArray[_Scalar]], dtype: type[_Scalar]) -> NDArray
     return np.concatenate([np.zeros(0, dtype), *pieces])
 
 
-def joined_weights(pieces: Sequence[tuple[Floats | None, int]]) -> Floats | None:
-    """Join the weights of pieces, each with its number of votes; None if all votes weigh 1."""
-    if all(weights is None for weights, _ in pieces):
+def joined(
+    pieces: Sequence[tuple[NDArray[_Scalar] | None, int]], plain: _Scalar
+) -> NDArray[_Scalar] | None:
+    """Join numbers of votes, each piece with its count; None stands for `plain` ones."""
+    if all(numbers is None for numbers, _ in pieces):
         return None
     return np.concatenate(
-        [np.ones(votes, np.float32) if weights is None else weights for weights, votes in pieces]
+        [np.full(votes, plain) if numbers is None else numbers for numbers, votes in pieces]
     )
 
 

@@ -14,27 +14,28 @@ import numpy as np
 from rpds import HashTrieMap, HashTrieSet
 
 from service.core.bundle.bundle import Bundle
+from service.core.memory.decay import PLAIN, Vote
 from service.core.memory.label_table import LabelTable
 
 NEWEST_QUERIES = 100  # queries of a column that are kept in order
 
-Weights = Mapping[int, float]  # a query's weight for each column; a missing one is 1
-NO_WEIGHTS: Weights = MappingProxyType({})
+VotesByColumn = Mapping[int, Vote]  # of one query; a missing one is plain
+ALL_PLAIN: VotesByColumn = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Click:
-    """The row of a query, and the columns that it votes for, with weights."""
+    """The row of a query, the columns that it votes for, and the votes that are not plain."""
 
     row: int
     columns: tuple[int, ...]
-    weights: Weights
+    votes: VotesByColumn
 
     def without(self, columns: Collection[int]) -> Click:
         """Return the same row without its votes for some columns."""
         kept = tuple(column for column in self.columns if column not in columns)
-        weights = {column: of for column, of in self.weights.items() if column not in columns}
-        return Click(row=self.row, columns=kept, weights=weights or NO_WEIGHTS)
+        votes = {column: vote for column, vote in self.votes.items() if column not in columns}
+        return Click(row=self.row, columns=kept, votes=votes or ALL_PLAIN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,10 +105,10 @@ class RowOwnership:
         click = self.clicks.get(query)
         return click.columns if click else ()
 
-    def weights_of(self, query: str) -> Weights:
-        """Return the weights, by column, of a posted query's votes that are not 1."""
+    def special_votes_of(self, query: str) -> VotesByColumn:
+        """Return a posted query's votes that are not plain, by column."""
         click = self.clicks.get(query)
-        return click.weights if click else NO_WEIGHTS
+        return click.votes if click else ALL_PLAIN
 
     def queries_for(self, column: int) -> VotingQueries:
         """Return the posted queries that vote for a column."""
@@ -215,11 +216,17 @@ def _entries(bundle: Bundle, row: int) -> slice:
 
 def _votes_in(bundle: Bundle, row: int) -> Click:
     """Return the votes of an instance in the bundle."""
-    columns, weights = bundle.indices[_entries(bundle, row)].tolist(), NO_WEIGHTS
+    entries = _entries(bundle, row)
+    columns = bundle.indices[entries].tolist()
+    weights = [PLAIN.weight] * len(columns)
     if bundle.vote_weights is not None:
-        of_votes = zip(columns, bundle.vote_weights[_entries(bundle, row)].tolist(), strict=True)
-        weights = {column: weight for column, weight in of_votes if weight != 1.0}
-    return Click(row=row, columns=tuple(columns), weights=weights or NO_WEIGHTS)
+        weights = bundle.vote_weights[entries].tolist()
+    hours = [PLAIN.hour] * len(columns)
+    if bundle.vote_hours is not None:
+        hours = bundle.vote_hours[entries].tolist()
+    votes = dict(zip(columns, map(Vote, weights, hours), strict=True))
+    special = {column: vote for column, vote in votes.items() if vote != PLAIN}
+    return Click(row=row, columns=tuple(columns), votes=special or ALL_PLAIN)
 
 
 def _is_posted(bundle: Bundle, row: int) -> bool:

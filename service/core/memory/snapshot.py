@@ -16,6 +16,7 @@ from service.core.bundle.content import BundleContent, write_bundle
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.label_details import Details, dump
 from service.core.index.protocol import Progress
+from service.core.memory.part import PLAIN_HOUR, PLAIN_WEIGHT
 from service.core.memory.view import View
 from service.core.types import Indices, Label
 
@@ -47,7 +48,7 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
     label_rows = [
         view.ownership.rows_of_label(column, view.bundle)[0] for column in columns.tolist()
     ]
-    votes, counts, weights = view.weighted_votes(instances)
+    votes, counts, weights, hours = view.timed_votes(instances)
     new_column = np.full(view.labels.columns, -1, np.int32)
     new_column[columns] = np.arange(len(columns), dtype=np.int32)
     labels = [view.labels.at(column) for column in columns.tolist()]
@@ -66,7 +67,8 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
     )
     return replace(
         content,
-        vote_weights=None if weights is None or (weights == 1.0).all() else weights,
+        vote_weights=None if weights is None or (weights == PLAIN_WEIGHT).all() else weights,
+        vote_hours=None if hours is None or (hours == PLAIN_HOUR).all() else hours,
         clicks=np.array(
             sorted(
                 new_row[click.row]

@@ -32,11 +32,22 @@ from service.core.items.item_memory import ItemMemory
 from service.core.lexical.hybrid import Match, with_matches
 from service.core.lexical.lexicon import NO_MATCHES, Lexicon
 from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
+from service.core.memory.decay import Decay
 from service.core.memory.label_table import LabelTable
-from service.core.memory.part import BaseRows, RowPart, Votes, WeightedVotes, joined_weights
+from service.core.memory.part import (
+    PLAIN_HOUR,
+    PLAIN_WEIGHT,
+    BaseRows,
+    RowPart,
+    Votes,
+    WeightedVotes,
+    joined,
+)
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.rule_table import RuleTable
 from service.core.types import Bools, Floats, Halves, Indices, RowKind, Rows
+
+TimedVotes = tuple[Indices, Rows, Floats | None, Indices | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +57,8 @@ class View:
     `base` holds the bundle's rows. `parts` holds the rows learned since, in order of their numbers.
     `plans` say which learned rows belong in one segment, and `item_plans` which posted items. Only
     a bundle with an item memory has `items` and `fusion`. `missing_fields` are those that a filter
-    names and none of its labels has (`filtered_view`).
+    names and none of its labels has (`filtered_view`). With a `decay`, votes weigh what time has
+    left of them; without one, they weigh what they weighed at first.
     """
 
     version: int
@@ -60,6 +72,7 @@ class View:
     item_plans: tuple[SegmentPlan, ...] = ()
     rules: RuleTable = field(default_factory=RuleTable)
     missing_fields: tuple[str, ...] = ()
+    decay: Decay | None = None
 
     @property
     def bundle(self) -> Bundle:
@@ -107,6 +120,13 @@ class View:
     def dated(self) -> bool:
         """Whether a label or a rule has, or had, a date."""
         return self.labels.fields.dated or self.rules.dated > 0
+
+    @property
+    def has_hours(self) -> bool:
+        """Whether a vote has, or had, a time from which it decays."""
+        return self.bundle.vote_hours is not None or any(
+            part.contents.hours is not None for part in self.parts
+        )
 
     @property
     def has_rules(self) -> bool:
@@ -291,15 +311,24 @@ class View:
 
         Only votes of instances have weights; votes of labels weigh 1.
         """
+        columns, counts, weights, hours = self.timed_votes(rows)
+        return columns, counts, weights if self.decay is None else self.decay.of(weights, hours)
+
+    def timed_votes(self, rows: Rows) -> TimedVotes:
+        """Return what `weighted_votes` returns without decay, and the hours of the votes [n].
+
+        The hours are None if no vote decays.
+        """
         found = list(self._votes_by_part(rows))
         if not found:
-            return np.zeros(0, np.int32), np.zeros(len(rows), np.int64), None
-        key_of_vote, columns, weights = _in_row_order(found)
+            return np.zeros(0, np.int32), np.zeros(len(rows), np.int64), None, None
+        key_of_vote, columns, weights, hours = _in_row_order(found)
         if self.labels.hides_votes:
             kept = ~self.labels.is_deleted(columns)
             key_of_vote, columns = key_of_vote[kept], columns[kept]
             weights = None if weights is None else weights[kept]
-        return columns, np.bincount(key_of_vote, minlength=len(rows)), weights
+            hours = None if hours is None else hours[kept]
+        return columns, np.bincount(key_of_vote, minlength=len(rows)), weights, hours
 
     def posted(self, rows: Rows) -> Bools:
         """Return which of `rows` [b] were posted since the training."""
@@ -327,12 +356,13 @@ class View:
         found = list(self._votes_by_part(rows[rows >= self.base_rows]))
         if not found:
             return np.zeros(0, np.int32), np.zeros(0, np.int64), None
-        if len(found) == 1:
-            return found[0].columns, found[0].counts, found[0].weights
-        _, columns, weights = _in_row_order(found)
-        places = np.concatenate([one.places for one in found])
-        counts = np.concatenate([one.counts for one in found])
-        return columns, counts[np.argsort(places)], weights
+        [first, *others] = found
+        columns, counts, weights, hours = first.columns, first.counts, first.weights, first.hours
+        if others:
+            _, columns, weights, hours = _in_row_order(found)
+            places = np.concatenate([one.places for one in found])
+            counts = np.concatenate([one.counts for one in found])[np.argsort(places)]
+        return columns, counts, weights if self.decay is None else self.decay.of(weights, hours)
 
     def vectors(self, rows: Rows) -> Halves:
         """Return the keys [b, d] of `rows` [b]."""
@@ -365,8 +395,10 @@ class View:
         """Yield the votes of each part that holds some of `rows` [b]."""
         for part, places in self._by_part(rows):
             columns, counts = part.votes(rows[places])
-            weights = part.vote_weights(rows[places])
-            yield _Found(places=places, columns=columns, counts=counts, weights=weights)
+            weights, hours = part.vote_weights(rows[places]), part.vote_hours(rows[places])
+            yield _Found(
+                places=places, columns=columns, counts=counts, weights=weights, hours=hours
+            )
 
     def _by_part(self, rows: Rows) -> Iterator[tuple[BaseRows | RowPart, Rows]]:
         """Yield each part that holds some of `rows` [b], with their positions in `rows`."""
@@ -388,20 +420,27 @@ class _Found:
     places: Rows
     columns: Indices  # [n]
     counts: Rows
-    weights: Floats | None = None  # [n]
+    weights: Floats | None  # [n]; None: all weigh 1
+    hours: Indices | None  # [n]; None: none decays
 
 
-def _in_row_order(found: Sequence[_Found]) -> tuple[Rows, Indices, Floats | None]:
+def _in_row_order(found: Sequence[_Found]) -> tuple[Rows, Indices, Floats | None, Indices | None]:
     """Join the votes of several parts, in the order of the rows that cast them.
 
-    Returns for each vote the place of its row [n], ascending, the columns [n], and the weights [n],
-    or None if all weigh 1.
+    Returns for each vote the place of its row [n], ascending, the columns [n], the weights [n] or
+    None, and the hours [n] or None.
     """
     row_of_vote = np.concatenate([np.repeat(one.places, one.counts) for one in found])
     columns = np.concatenate([one.columns for one in found])
-    weights = joined_weights([(one.weights, len(one.columns)) for one in found])
+    weights = joined([(one.weights, len(one.columns)) for one in found], PLAIN_WEIGHT)
+    hours = joined([(one.hours, len(one.columns)) for one in found], PLAIN_HOUR)
     order = np.argsort(row_of_vote, kind="stable")
-    return row_of_vote[order], columns[order], None if weights is None else weights[order]
+    return (
+        row_of_vote[order],
+        columns[order],
+        None if weights is None else weights[order],
+        None if hours is None else hours[order],
+    )
 
 
 def _unsealed(plans: Sequence[SegmentPlan], parts: Sequence[Part]) -> Iterator[SegmentPlan]:

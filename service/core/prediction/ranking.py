@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.core.bundle.bundle import Bundle
+from service.core.memory.decay import Decay
 from service.core.memory.label_table import LabelTable
 from service.core.memory.view import View
 from service.core.prediction.scoring import (
@@ -203,10 +204,12 @@ class _Values(ctypes.Structure):
 
 
 class _BundleValues:
-    """The values of one bundle. Also keeps the arrays alive whose addresses it contains."""
+    """A bundle's values at one time. Also keeps the arrays alive whose addresses it contains."""
 
-    def __init__(self, bundle: Bundle) -> None:
-        self.bundle, weights = bundle, bundle.vote_weights
+    def __init__(self, bundle: Bundle, decay: Decay | None) -> None:
+        self.bundle, self.decay, weights = bundle, decay, bundle.vote_weights
+        if decay is not None:
+            weights = decay.of(weights, bundle.vote_hours)
         self._arrays = (
             np.ascontiguousarray(bundle.indptr, np.int64),
             np.ascontiguousarray(bundle.indices, np.int32),
@@ -266,7 +269,7 @@ class CompiledRanker:
             *(kept, 0 if kept is None else 8 * len(kept)),
             *((None, 0) if boosts is None else (boosts.ctypes.data, len(boosts))),
         )
-        matrix, weights = self._values(view.bundle), (ctypes.c_double * b)()
+        matrix, weights = self._values(view.bundle, view.decay), (ctypes.c_double * b)()
         room = top_k + _ROOM_FOR_TIES
         while True:
             columns, scores = (ctypes.c_int32 * room)(), (ctypes.c_double * room)()
@@ -294,10 +297,10 @@ class CompiledRanker:
             best_score=max(best_scores, default=0.0),
         ).boosted(boosts)
 
-    def _values(self, bundle: Bundle) -> _BundleValues:
-        last = self._last
-        if last is None or last.bundle is not bundle:
-            last = self._last = _BundleValues(bundle)
+    def _values(self, bundle: Bundle, decay: Decay | None) -> _BundleValues:
+        last, timed = self._last, None if bundle.vote_hours is None else decay
+        if last is None or last.bundle is not bundle or last.decay != timed:
+            last = self._last = _BundleValues(bundle, timed)
         return last
 
 

@@ -278,7 +278,7 @@ def _encode_and_search(
 def _filtered(task: QueryTask, watch: Stopwatch) -> QueryTask:
     """Return the task with a view of the labels alone that answer its request."""
     memory, options = task.request.loaded.memory, task.request.options
-    if options.filter is None and options.tenant is None and not task.view.dated:
+    if options.filter is None and options.tenant is None and not memory.is_timed(task.view):
         return task
     with watch.stage("filter"):
         view = memory.of_tenant(memory.active(task.view, time()), options.tenant)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import astuple, dataclass, field, replace
 from itertools import compress, islice
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Protocol
 
 from service.core.changes import (
@@ -36,7 +36,8 @@ from service.core.errors import (
     echoed,
 )
 from service.core.items.item_memory import ItemMemory
-from service.core.memory.draft import Draft
+from service.core.memory.decay import HOUR, PLAIN, hour_of
+from service.core.memory.draft import Draft, vote_of
 from service.core.memory.label_table import LabelTable
 from service.core.replay import texts_of
 from service.core.rules import Rule
@@ -120,6 +121,11 @@ class Commit:
     def next(self) -> int:
         """The sequence number of the next change."""
         return self.draft.version + 1
+
+    @property
+    def decays(self) -> bool:
+        """Whether the weights of clicks decay."""
+        return self._memory.half_life is not None
 
     def require_room(self, items: Sequence[Posted], rules: Sequence[Rule] = ()) -> None:
         """Raise `MemoryFull` unless `items` and `rules` fit."""
@@ -265,6 +271,8 @@ class PostInstances:
         Raises `UnknownLabels`, naming them, or `MemoryFull`.
         """
         instances, left_out = _with_known_labels(self, commit.draft.labels)
+        if commit.decays:
+            instances = tuple(map(_with_time, instances))
         accepted = [instance for instance in instances if instance.labels]
         commit.require_room(accepted)
         for instance, encoded in zip(instances, encoded_items, strict=True):
@@ -275,15 +283,24 @@ class PostInstances:
 
     @staticmethod
     def _known(draft: Draft, instance: NewInstance) -> bool:
-        """Return whether the query already votes for all these labels with this click's weight."""
-        ownership, weight = draft.ownership, instance.vote_weight
-        voted, weights = ownership.votes_of(instance.query), ownership.weights_of(instance.query)
+        """Return whether the query already votes for all these labels as this click does."""
+        ownership, query, vote = draft.ownership, instance.query, vote_of(instance)
+        voted, special = ownership.votes_of(query), ownership.special_votes_of(query)
         columns = map(draft.labels.column, instance.labels)
         return all(
-            column in voted and weights.get(column, 1.0) == weight
+            column in voted and special.get(column, PLAIN) == vote
             for column in columns
             if column is not None  # only known labels: others were refused or left out
         )
+
+
+def _with_time(instance: NewInstance) -> NewInstance:
+    """Return a click with a time: its own, or else the present hour.
+
+    So a click that is repeated within one hour changes nothing.
+    """
+    hour = float(HOUR * hour_of(time()))
+    return instance if instance.at is not None else replace(instance, at=hour)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,8 +33,8 @@ class ItemHistories(Histories):
         oracle.items = OracleItems(ENCODER, attended=2, texts=dict(ITEMS))
         return oracle
 
-    def expected(self) -> list[object]:
-        return [*super().expected(), dict(self.items.texts), len(self.items.texts)]
+    def expected(self, hour: int | None = None) -> list[object]:
+        return [*super().expected(hour), dict(self.items.texts), len(self.items.texts)]
 
     def held(self, view: View) -> list[object]:
         assert view.items is not None

@@ -21,6 +21,7 @@ from service.core.changes import Change, DeleteInstance
 from service.core.encoding.encoder import encode
 from service.core.label_filter import LabelFilter
 from service.core.lexical.words import words_of
+from service.core.memory.decay import HOUR, Decay, hour_of
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.filtered_view import FilteredViews, filtered
 from service.core.memory.knowledge_memory import KnowledgeMemory
@@ -42,7 +43,7 @@ from tests.support.changes import (
     unlearn,
 )
 from tests.support.label_filters import FILTERS, passes
-from tests.support.oracle import Oracle
+from tests.support.oracle import HALF_LIFE, Oracle
 from tests.support.rules import RULES
 from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue
 from tests.support.tiny.encoder import TrigramEncoder
@@ -67,6 +68,7 @@ ids = st.sampled_from([*LABELS, "new-1", "new-2", "new-3"])
 words = st.sampled_from(["tent", "light tent", "trail boots", "red lamp XK-12", "x"])
 queries = st.one_of(words, st.sampled_from(list(INSTANCES)))
 weights = st.sampled_from([1.0, 1.0, 0.25, 3.0, -1.0, -0.5])
+times = st.sampled_from([None, None, 7.0, 3 * HOUR, 30 * HOUR + 1.0])  # of clicks
 metadata = st.fixed_dictionaries(
     {},
     optional={
@@ -131,16 +133,17 @@ class Histories(RuleBasedStateMachine):
         self.keep()
 
     def fresh(self, bundle: Bundle) -> KnowledgeMemory:
-        return KnowledgeMemory(bundle, self.limits, version=bundle.manifest.memory.version)
+        version = bundle.manifest.memory.version
+        return KnowledgeMemory(bundle, self.limits, version=version, half_life=HALF_LIFE)
 
     def keep(self) -> None:
         self.kept.append((self.memory.view, self.expected()))
 
-    def expected(self) -> list[object]:
-        """Return what the newest view must hold."""
+    def expected(self, hour: int | None = None) -> list[object]:
+        """Return what the newest view must hold, with what an hour has left of clicks' weights."""
         return [
             self.oracle.row_counts(),
-            self.oracle.click_weights(),
+            pytest.approx(self.oracle.click_weights(hour), rel=1e-6),
             Counter(word for row in self.oracle.rows() for word in words_of(row.text)),
             [self.oracle.matches(query) for query in MATCHED],
         ]
@@ -150,8 +153,8 @@ class Histories(RuleBasedStateMachine):
         matches = [matched_texts(view, query) for query in MATCHED]
         return [row_counts(view), vote_weights(view), word_counts(view), matches]
 
-    def held_with(self, labels: set[str]) -> list[object]:
-        """Return what a view of some labels must hold: as if the others were deleted.
+    def held_with(self, labels: set[str], hour: int) -> list[object]:
+        """Return what a view of some labels must hold at an hour: as if the others were deleted.
 
         Instances that never had a vote are left out, too: they may be another tenant's.
         """
@@ -160,7 +163,7 @@ class Histories(RuleBasedStateMachine):
         for label_id in self.details.keys() - labels:
             self.oracle.delete(label_id)
         try:
-            return self.expected()
+            return self.expected(hour)
         finally:
             self.oracle = whole
 
@@ -200,13 +203,20 @@ class Histories(RuleBasedStateMachine):
         self.details.pop(label_id, None)
         self.apply([delete(self.next, label_id)])
 
-    @rule(query=queries, clicked=st.lists(ids, min_size=1, max_size=3, unique=True), weight=weights)
-    def put_instance(self, query: str, clicked: list[str], weight: float) -> None:
+    @rule(
+        query=queries,
+        clicked=st.lists(ids, min_size=1, max_size=3, unique=True),
+        weight=weights,
+        at=times,
+    )
+    def put_instance(self, query: str, clicked: list[str], weight: float, at: float | None) -> None:
         """Click labels; if that changes no vote, it changes no row."""
-        self.oracle.click(query, *clicked, weight=weight)
-        before, held = self.kept[-1]
-        self.apply([click(self.next, query, *clicked, weight=weight)])
-        if self.expected() == held:
+        before, known = self.kept[-1][0], deepcopy(self.oracle.clicks)
+        self.oracle.click(query, *clicked, weight=weight, at=at)
+        self.apply([click(self.next, query, *clicked, weight=weight, at=at)])
+        if {of: row.votes for of, row in self.oracle.clicks.items()} == {
+            of: row.votes for of, row in known.items()
+        }:
             assert alive_rows(self.memory.view).tolist() == alive_rows(before).tolist()
 
     @rule(posted=st.sampled_from(RULES))
@@ -298,41 +308,48 @@ class Histories(RuleBasedStateMachine):
 
     # Questions ----------------------------------------------------------------------------
 
-    @rule(memorization=st.sampled_from([0.0, 0.3, 1.0]), query=st.sampled_from(QUERIES))
-    def predict(self, memorization: float, query: str) -> None:
-        without_rules = replace(self.memory.view, rules=RuleTable())
+    @rule(
+        memorization=st.sampled_from([0.0, 0.3, 1.0]),
+        query=st.sampled_from(QUERIES),
+        hour=st.sampled_from([None, 24, 100]),
+    )
+    def predict(self, memorization: float, query: str, hour: int | None) -> None:
+        decay = None if hour is None else Decay(hour=hour, half_life=HALF_LIFE)
+        without_rules = replace(self.memory.view, rules=RuleTable(), decay=decay)
         scores = {
             keyword.id: keyword.score
             for keyword in ask(without_rules, memorization)[QUERIES.index(query)].keywords
         }
-        dense = self.oracle.scores(query, tau=TAU, memorization=memorization)
+        dense = self.oracle.scores(query, tau=TAU, memorization=memorization, hour=hour)
         assert scores == pytest.approx(
             {label_id: score for label_id, score in dense.items() if label_id in scores}, abs=1e-5
         )
         assert all(score < 1e-9 for label_id, score in dense.items() if label_id not in scores)
 
-    @rule(wanted=filters, now=st.sampled_from([5.0, 10.0, 17.0, 25.0, 40.0]))
+    @rule(wanted=filters, now=st.sampled_from([5.0, 10.0, 17.0, 25.0, 40.0, 50.0 * HOUR]))
     def filter(self, wanted: LabelFilter, now: float) -> None:
         """A filtered view holds, lists and answers with the labels that pass, and no others."""
         view = self.memory.active(self.memory.view, now)
         active = {of for of, (label, *_) in self.details.items() if is_active(label, now)}
         if active != self.details.keys():
-            self.assert_holds(view, active)
+            self.assert_holds(view, active, hour_of(now))
+        else:
+            assert self.held(view) == self.expected(hour_of(now))
         passing = {of for of in active if passes(wanted, self.details[of][0].metadata)}
         kept = self.memory.only(view, wanted)
-        self.assert_holds(kept, passing)
+        self.assert_holds(kept, passing, hour_of(now))
         again = filtered(view, wanted).view
         assert answers(again) == answers(kept)
         assert again.missing_fields == kept.missing_fields
         assert {rule.id for rule in kept.rules} == {
             rule.id for rule in self.rules.values() if rule.is_active(now)
         }
-        fresh = FilteredViews()
+        fresh = FilteredViews(HALF_LIFE)
         assert answers(fresh.of(fresh.active(self.memory.view, now), wanted)) == answers(kept)
 
-    def assert_holds(self, view: View, labels: set[str]) -> None:
+    def assert_holds(self, view: View, labels: set[str], hour: int) -> None:
         """Check what a view of some labels holds, lists and answers, now and when history ends."""
-        expected = self.held_with(labels)
+        expected = self.held_with(labels, hour)
         assert self.held(view) == expected
         self.kept.append((view, expected))
         assert len(view.labels) == len(labels)

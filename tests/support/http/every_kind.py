@@ -9,7 +9,7 @@ QUERY = "trail footwear"  # a training query of shoes and boots
 QUERIES = [QUERY, "cook outdoors", "gas for the stove", "climbing", "light for a tent"]
 LABELS = ("boots", "lamp", "shoes", "stove", "tent", "axe", "later", "gone")
 PAIRS = {
-    "clicked": {"query": "climbing", "labels": ["axe", "boots"]},
+    "clicked": {"query": "climbing", "labels": ["axe", "boots"], "at": "2020-02-02T20:20:02Z"},
     "rejected": {"query": QUERY, "labels": ["lamp"], "negative": True, "weight": 0.3},
     "forgotten": {"query": "climbing", "labels": ["boots"]},
     "trained": {"query": QUERY, "labels": ["boots"]},

@@ -12,6 +12,7 @@ import numpy as np
 from scipy.sparse import csr_matrix, vstack
 
 from service.core.errors import InvalidInput
+from service.core.memory.decay import PLAIN
 from service.core.text_identity import identity
 from service.core.types import Bools, Label
 from training.datasets.dataset import DEFAULT_PROPENSITY, Dataset, Split, Texts
@@ -170,8 +171,8 @@ def negative_pairs(history: History) -> set[Pair]:
     return {
         (query, column)
         for query, click in history.view.ownership.clicks.items()
-        for column, weight in click.weights.items()
-        if weight < 0
+        for column, vote in click.votes.items()
+        if vote.weight < 0
     }
 
 
@@ -210,13 +211,12 @@ def live_pairs(
     counts = history.counts
     weights: dict[Pair, float] = {}
     for query, click in history.view.ownership.clicks.items():
-        in_memory = history.view.ownership.weights_of(query)
         for column in click.columns:
             label = history.view.labels.at(column)
             counted = counts.clicks if label.novel else counts.new_clicks
             weight = counted[label.id].get(query, 0.0)
             if not weight and everything and (query, column) not in known:
-                weight = in_memory.get(column, 1.0)
+                weight = click.votes.get(column, PLAIN).weight
             if weight:
                 weights[query, column] = max(weight, SMALLEST)  # a float32 above 0
     for label in labels:

@@ -87,7 +87,7 @@ class ClickCounts:
     A negative pair or an unlearned one starts at 0 again.
 
     With a `half_life` in days, a click's weight is multiplied by 0.5 ** (age / half_life). Its age
-    is counted back from the Unix time `newest`.
+    is counted from its own time, or when it was written, to the Unix time `newest`.
 
     Attributes:
         new_clicks: Clicks after event `held`; the bundle's training data includes earlier ones.
@@ -137,7 +137,8 @@ class ClickCounts:
             self.items[change.id] = None
 
     def _add_clicks(self, instance: NewInstance, row: Any) -> None:
-        query, weight = instance.query, instance.weight * self._share(row)
+        at = row.written if instance.at is None else instance.at
+        query, weight = instance.query, instance.weight * self._share(at)
         if weight < 0:
             self._forget(query, instance.labels)
         elif self.since.is_reached(row):
@@ -151,12 +152,15 @@ class ClickCounts:
             self.clicks[label].pop(query, None)
             self.new_clicks[label].pop(query, None)
 
-    def _share(self, row: Any) -> float:
-        """Return the share of a click's weight that is left at its age: above 0, at most 1."""
+    def _share(self, at: float) -> float:
+        """Return the share of a click's weight that is left: above 0, at most 1.
+
+        The click is from the Unix time `at`.
+        """
         if self.half_life is None:
             return 1.0
         # An event that was written after `newest`, while the log was read, counts in full.
-        age = max(0.0, self.newest - row.written) / DAY
+        age = max(0.0, self.newest - at) / DAY
         return max(SMALLEST, math.pow(0.5, age / self.half_life))
 
     def _see(self, queries: Collection[str], row: Any) -> None:

@@ -11,7 +11,7 @@ from service.core.changes import Change
 from service.core.errors import BundleAltered
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
-from service.core.memory.row_ownership import NO_WEIGHTS
+from service.core.memory.row_ownership import ALL_PLAIN
 from service.core.memory.snapshot import write_snapshot
 from tests.support.changes import ENCODER, click, delete, seal
 from tests.support.histories.memory import answers
@@ -62,7 +62,7 @@ def test_nothing_is_kept_of_weights_while_every_click_weighs_one(
     assert view.parts[0].vote_weights(rows) is view.weighted_votes(rows)[2] is None
     assert view.learned_votes(rows)[2] is None
     plain_bytes = view.live_bytes
-    assert view.ownership.weights_of("hike") is NO_WEIGHTS
+    assert view.ownership.special_votes_of("hike") is ALL_PLAIN
     write_snapshot(view, tmp_path / "plain", name="s", log="0f" * 16)
     assert open_bundle(tmp_path / "plain").vote_weights is None
     assert plain.apply([click(2, "dusk", "lamp", weight=2.0)]).live_bytes > 2 * plain_bytes
@@ -93,7 +93,7 @@ def test_live_sealed_replayed_and_reopened_rows_answer_alike(folder: Path, tmp_p
     for other in (memory, replayed, reopened):
         assert vote_weights(other.view) == weights
         assert answers(other.view) == live
-    of_hike = [other.view.ownership.weights_of("hike") for other in (replayed, reopened)]
+    of_hike = [other.view.ownership.special_votes_of("hike") for other in (replayed, reopened)]
     assert [*of_hike[0].values()] == [*of_hike[1].values()]  # the columns have new numbers
     for other in (replayed, reopened):
         other.apply([click(6, "hike", "tent", "stove")])

@@ -62,6 +62,7 @@ def view_of(
         indptr=np.cumsum(counts),
         indices=np.array([column for votes in instances for column in votes], np.int32),
         vote_weights=None if vote_weights is None else np.array(vote_weights, np.float32),
+        vote_hours=None,
     )
     ids: Any = IDS
     return View(

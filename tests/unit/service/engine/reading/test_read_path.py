@@ -33,7 +33,7 @@ def a_client() -> Client:
 
 
 def a_view(*, version: int) -> Any:
-    return SimpleNamespace(version=version, missing_fields=(), dated=False)
+    return SimpleNamespace(version=version, missing_fields=())
 
 
 def test_a_version_is_reached_already_or_by_another_thread() -> None:
@@ -149,7 +149,7 @@ class Desk:
         self.telemetry = Telemetry()
 
     def bundle(self) -> Any:
-        memory = SimpleNamespace(view=a_view(version=1))
+        memory = SimpleNamespace(view=a_view(version=1), is_timed=lambda view: False)
         bundle = SimpleNamespace(manifest=object())
         return SimpleNamespace(memory=memory, bundle=bundle, predictor=FakePredictor())
 

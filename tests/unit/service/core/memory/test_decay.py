@@ -1,0 +1,134 @@
+"""Clicks that have a time lose weight; the hour is that of the view that answers."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.core.bundle.bundle import open_bundle
+from service.core.errors import BundleAltered
+from service.core.memory.decay import HOUR, NEVER, Decay, hour_of
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.snapshot import write_snapshot
+from service.core.memory.view import View
+from service.core.prediction.predictor import Predictor
+from service.core.prediction.ranking import NumpyRanker, open_ranker
+from service.core.types import PredictOptions
+from tests.support.changes import ENCODER, click
+from tests.support.histories.memory import answers
+from tests.support.tiny.bundles import Catalogue, sign_again
+from tests.support.views import vote_weights
+
+DAY = 24 * HOUR
+NOW = 20_000.0 * DAY
+CATALOGUE = Catalogue(labels={"tent": "tent", "lamp": "light"}, instances={"night": ("lamp",)})
+CLICKS = [
+    click(1, "hike", "tent", at=NOW - 10 * DAY),
+    click(2, "hike", "lamp", weight=4.0),
+    click(3, "dusk", "lamp", weight=-3.0, at=NOW - 20 * DAY),
+]
+
+
+@pytest.fixture
+def folder(make_bundle: Callable[..., Path]) -> Path:
+    return make_bundle(CATALOGUE, encoder=ENCODER)
+
+
+@pytest.fixture
+def memory(folder: Path) -> KnowledgeMemory:
+    opened = KnowledgeMemory(open_bundle(folder), half_life=10.0)
+    opened.apply(CLICKS)
+    return opened
+
+
+def test_a_weight_halves_per_half_life_and_keeps_its_sign() -> None:
+    decay = Decay(hour=hour_of(NOW), half_life=10.0)
+    ages = [0, 10, 20, -5, 100_000]  # days
+    hours = np.array([*(hour_of(NOW - DAY * age) for age in ages), NEVER], np.int32)
+    assert decay.of(None, None) is None
+    left = decay.of(None, hours)
+    assert left is not None
+    assert left.tolist() == pytest.approx([1.0, 0.5, 0.25, 1.0, 0.0, 1.0])
+    negative = decay.of(np.full(6, -2.0, np.float32), hours)
+    assert negative is not None
+    assert negative.tolist() == pytest.approx([-2.0, -1.0, -0.5, -2.0, 0.0, -2.0])
+    assert (left > 0).all() and (negative < 0).all()
+
+
+def test_a_view_at_a_later_time_has_less_of_the_weights(memory: KnowledgeMemory) -> None:
+    assert vote_weights(memory.view) == {("hike", "lamp"): 4.0, ("dusk", "lamp"): -3.0}
+    assert vote_weights(memory.active(memory.view, NOW)) == {
+        ("hike", "tent"): 0.5,
+        ("hike", "lamp"): 4.0,
+        ("dusk", "lamp"): -0.75,
+    }
+    assert vote_weights(memory.active(memory.view, NOW + 10 * DAY))["hike", "tent"] == 0.25
+
+
+def test_a_view_answers_for_an_hour(memory: KnowledgeMemory) -> None:
+    first = memory.active(memory.view, NOW)
+    assert memory.active(memory.view, NOW + HOUR - 1) is first
+    assert memory.active(memory.view, NOW + HOUR) is not first
+
+
+def test_nothing_decays_without_a_half_life_or_a_time(folder: Path) -> None:
+    without = KnowledgeMemory(open_bundle(folder))
+    view = without.apply(CLICKS)
+    assert without.active(view, NOW) is view
+    timeless = KnowledgeMemory(open_bundle(folder), half_life=10.0)
+    view = timeless.apply([click(1, "hike", "tent", weight=2.0)])
+    assert timeless.active(view, NOW) is view
+
+
+def test_the_last_click_of_a_pair_sets_its_time(memory: KnowledgeMemory) -> None:
+    memory.apply([click(4, "hike", "tent", at=NOW - 10 * DAY + 60)])  # in the same hour
+    assert (memory.view.live_rows, memory.view.dead_rows) == (3, 1)
+    memory.apply([click(5, "hike", "tent", at=NOW)])
+    assert ("hike", "tent") not in vote_weights(memory.active(memory.view, NOW))
+    memory.apply([click(6, "hike", "tent")])
+    assert ("hike", "tent") not in vote_weights(memory.active(memory.view, NOW + 100 * DAY))
+
+
+def test_a_snapshot_keeps_weights_and_times(memory: KnowledgeMemory, tmp_path: Path) -> None:
+    write_snapshot(memory.view, tmp_path / "s", name="s", log="0f" * 16)
+    reopened = KnowledgeMemory(open_bundle(tmp_path / "s"), version=3, half_life=10.0)
+    for later in (0, 35):
+        live = memory.active(memory.view, NOW + later * DAY)
+        stored = reopened.active(reopened.view, NOW + later * DAY)
+        assert vote_weights(stored) == vote_weights(live)
+        assert answers(stored) == answers(live)
+        assert in_numpy(stored) == compiled(stored)
+    reopened.apply([click(4, "hike", "tent")])  # replaces the row of the snapshot
+    assert ("hike", "tent") not in vote_weights(reopened.active(reopened.view, NOW))
+
+
+def test_a_snapshot_without_times_has_no_file_of_hours(folder: Path, tmp_path: Path) -> None:
+    opened = KnowledgeMemory(open_bundle(folder), half_life=10.0)
+    opened.apply([click(1, "hike", "tent", at=NOW), click(2, "hike", "tent")])
+    write_snapshot(opened.view, tmp_path / "s", name="s", log="0f" * 16)
+    assert open_bundle(tmp_path / "s").vote_hours is None
+
+
+def test_hours_before_1970_are_refused(memory: KnowledgeMemory, tmp_path: Path) -> None:
+    write_snapshot(memory.view, tmp_path / "s", name="s", log="0f" * 16)
+    path = tmp_path / "s/values/hours.npy"
+    path.chmod(0o644)
+    np.save(path, np.load(path) * np.int32(0) - np.int32(1))
+    sign_again(tmp_path / "s")
+    with pytest.raises(BundleAltered, match=r"hours\.npy holds numbers from -1"):
+        open_bundle(tmp_path / "s")
+
+
+def in_numpy(view: View) -> object:
+    return ranked(view, Predictor(ENCODER, tau=0.1, ranker=NumpyRanker()))
+
+
+def compiled(view: View) -> object:
+    return ranked(view, Predictor(ENCODER, tau=0.1, ranker=open_ranker()))
+
+
+def ranked(view: View, predictor: Predictor) -> object:
+    options = replace(PredictOptions(), depth=50, explain=True)
+    return predictor.predict(view, ["hike", "dusk", "night"], options).predictions
