@@ -115,7 +115,7 @@ def test_values_of_labels_by_field(make_bundle: Callable[..., Path]) -> None:
         make_bundle(label_details=[dump(Details(metadata=one)) for one in of] + [""] * 3, name=name)
         for name, of in (("old", old), ("new", new))
     ]
-    known = {"warm": (LABELS["boots"], LABELS["tent"])}
+    known: KnownLabels = {"warm": (LABELS["boots"], LABELS["tent"])}
     assert field_values(bundles, ["brand", "price"], known) == {
         "brand": {
             "boots": ("acme",),  # of the first bundle: the last one has none
