@@ -10,8 +10,8 @@ from cyclopts import Parameter
 from service.bulk.progress import reported
 from service.command_line import say
 from service.comparison.comparison import compare as compare_rankings
-from service.comparison.comparison import rankings_of, read_queries
-from service.comparison.page import page, summary
+from service.comparison.comparison import field_values, rankings_of, read_queries, read_slices
+from service.comparison.page import as_json, page, summary
 from service.core.bundle import manifest
 from service.core.errors import InvalidConfig
 from service.core.files.atomic import refuse_existing, refuse_unwritable, write_file
@@ -19,6 +19,7 @@ from service.core.tables.separated import DelimiterOption, delimiter_character
 from service.settings import load_settings
 
 LEAST_TOP_K = 5  # for P@5
+Names = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())]
 
 
 def compare(
@@ -27,9 +28,12 @@ def compare(
     input: Path,
     out: Path,
     query: str | None = None,
-    label: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = (),
+    label: Names = (),
+    slice: Names = (),
+    slice_field: Names = (),
     delimiter: DelimiterOption | None = None,
     top_k: int = 10,
+    json: Path | None = None,
 ) -> int:
     """Compare the answers of two bundles to the same queries.
 
@@ -50,10 +54,17 @@ def compare(
         The column of the queries; not needed for a .txt file.
     label
         Columns of known labels: an id or a text, or a list of them. Rows of one query add up.
+    slice
+        Columns of values, such as a category or a tenant: the same figures for the queries of each
+        value. A cell holds a text, a number, a boolean, or a list of them.
+    slice_field
+        Metadata fields of labels, such as a brand: which values gain or lose keywords and recall.
     delimiter
         What separates the fields of a .csv file; default: whichever fits its header line.
     top_k
         How many keywords per query are compared, at least 5.
+    json
+        Also write the whole comparison to this file; A is `left`, B is `right`.
     """
     if len(bundle) != 2:
         raise InvalidConfig(f"--bundle must be given twice, not {len(bundle)} times")
@@ -62,24 +73,30 @@ def compare(
         allowed = f"between {LEAST_TOP_K} and {settings.limits.top_k:,}"
         raise InvalidConfig(f"--top-k must be {allowed}")
     refuse_existing(out)  # before the long work
-    refuse_unwritable(out.absolute().parent)
+    for written in (out, json) if json else (out,):
+        refuse_unwritable(written.absolute().parent)
     left_name, right_name = (manifest.read(folder).name for folder in bundle)
     names = (left_name, right_name)
     if left_name == right_name:
         names = (str(bundle[0]), str(bundle[1]))
+    character = delimiter_character(delimiter)
     known = read_queries(
-        input,
-        query=query,
-        labels=label,
-        limits=settings.limits,
-        delimiter=delimiter_character(delimiter),
+        input, query=query, labels=label, limits=settings.limits, delimiter=character
     )
+    slices = read_slices(
+        input, query=query, columns=slice, limits=settings.limits, delimiter=character
+    )
+    label_slices = field_values(bundle, slice_field, known)
     with reported(2 * len(known), "answers") as report:
         left, right = (
             rankings_of(folder, list(known), k=top_k, settings=settings.engine, progress=report)
             for folder in bundle
         )
-    comparison = compare_rankings(names, left, right, known, k=top_k)
+    comparison = compare_rankings(
+        names, left, right, known, k=top_k, slices=slices, label_slices=label_slices
+    )
     write_file(out, page(comparison).encode())
+    if json is not None:
+        write_file(json, as_json(comparison))
     say(*summary(comparison), f"{out}: the page")
     return 0

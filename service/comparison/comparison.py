@@ -1,14 +1,16 @@
 """Compares two bundles' answers to the same queries.
 
 It measures how far two rankings agree, how good each is, and whether a difference may be chance.
+Slices measure the same for a part of the queries, or of the labels.
 Shapes: n queries, at most k keywords per ranking.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from time import time
@@ -20,7 +22,8 @@ from service.bulk.answering import results
 from service.bulk.memory import open_memory
 from service.bulk.progress import Report
 from service.bulk.query_file import ONLY_COLUMN, FileQuery, QueryRule
-from service.core.errors import InvalidConfig, InvalidData
+from service.core.bundle.bundle import open_bundle
+from service.core.errors import InvalidConfig, InvalidData, echoed
 from service.core.index.protocol import batches
 from service.core.prediction.reliability import Reliability, reliability
 from service.core.tables.columns import ending_of, read_columns
@@ -35,8 +38,10 @@ _SEED = 0
 
 Keywords = Sequence[KeywordAnswer]  # the best first
 KnownLabels = dict[str, tuple[str, ...]]  # query -> distinct ids or texts of its labels
+SliceValues = Mapping[str, Sequence[str]]  # query, or a label's id or text -> its distinct values
 _ANSWERED_TOGETHER = 2_048  # queries
 SHOWN = 20  # number of most changed queries on the page
+SLICES = 20  # number of values of a column or field that are slices of their own
 
 
 def read_queries(
@@ -53,17 +58,9 @@ def read_queries(
     `delimiter` is for csv files. Raises `InvalidData` for a query that `POST /predict` would
     refuse, and for a file without one.
     """
-    if query is None and (labels or ending_of(path) != ".txt"):
-        raise InvalidConfig(f"{path} is a table: name its column of queries by --query")
-    column, rule = query or ONLY_COLUMN, QueryRule(limits)
     known: dict[str, dict[str, None]] = {}
-    rows = read_columns(path, [column, *labels], delimiter=delimiter)
-    for line, (value, *cells) in rows:
-        checked = rule.check(value)
-        if checked.problem:
-            message = f"{checked.problem}; correct or remove the row"
-            raise InvalidData(path, message, line=line, field=column)
-        of_query = known.setdefault(checked.text, {})
+    for text, line, cells in _rows(path, query, labels, limits, delimiter):
+        of_query = known.setdefault(text, {})
         for name, cell in zip(labels, cells, strict=True):
             for label in _labels_of(cell):
                 if not isinstance(label, str):
@@ -73,6 +70,92 @@ def read_queries(
     if not known:
         raise InvalidData(path, "holds no query; give a file with at least one row")
     return {text: tuple(of_query) for text, of_query in known.items()}
+
+
+def read_slices(
+    path: Path,
+    *,
+    query: str | None,
+    columns: Sequence[str],
+    limits: Limits,
+    delimiter: str | None = None,
+) -> dict[str, SliceValues]:
+    """Read the values of each query in some columns, by column.
+
+    A cell holds a text, a number, a boolean, a list of them, or nothing. Values of rows with the
+    same query are joined. Raises what `read_queries` does, and `InvalidData` for other cells.
+    """
+    found: dict[str, dict[str, dict[str, None]]] = {name: {} for name in columns}
+    for text, line, cells in _rows(path, query, columns, limits, delimiter) if columns else ():
+        for name, cell in zip(columns, cells, strict=True):
+            try:
+                values = _values_of(cell)
+            except ValueError as error:
+                raise InvalidData(path, str(error), line=line, field=name) from error
+            found[name].setdefault(text, {}).update(dict.fromkeys(values))
+    return {
+        name: {text: tuple(values) for text, values in of_queries.items()}
+        for name, of_queries in found.items()
+    }
+
+
+def _rows(
+    path: Path, query: str | None, columns: Sequence[str], limits: Limits, delimiter: str | None
+) -> Iterator[tuple[str, int, list[Any]]]:
+    """Yield each row's query, its line, and its cells in `columns`."""
+    if query is None and ending_of(path) != ".txt":
+        raise InvalidConfig(f"{path} is a table: name its column of queries by --query")
+    column, rule = query or ONLY_COLUMN, QueryRule(limits)
+    for line, (value, *cells) in read_columns(path, [column, *columns], delimiter=delimiter):
+        checked = rule.check(value)
+        if checked.problem:
+            message = f"{checked.problem}; correct or remove the row"
+            raise InvalidData(path, message, line=line, field=column)
+        yield checked.text, line, cells
+
+
+def _values_of(cell: Any) -> tuple[str, ...]:
+    """Return the distinct values in a cell, or of a label's field, as texts without line breaks."""
+    values: dict[str, None] = {}
+    for value in cell if isinstance(cell, list | tuple) else [cell]:
+        if isinstance(value, dict | list):
+            raise ValueError("a value of a slice must be a text, a number, a boolean or a list")
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        values.update(dict.fromkeys([] if value is None else [" ".join(text.split())]))
+    return tuple(value for value in values if value)
+
+
+def field_values(
+    bundles: Sequence[Path], names: Sequence[str], known: KnownLabels
+) -> Mapping[str, SliceValues]:
+    """Read the values of labels in some metadata fields, by field.
+
+    Labels are named by id, and known ones by text as well. If both bundles have a value, the last
+    one's counts. Raises `InvalidConfig` for a field that no label has.
+    """
+    found: dict[str, dict[str, Sequence[str]]] = {name: {} for name in names}
+    fields: dict[str, None] = {}
+    wanted = {label for labels in known.values() for label in labels}
+    for folder in bundles if names else ():
+        bundle = open_bundle(folder)
+        of_text: dict[str, dict[str, Sequence[str]]] = {name: {} for name in names}
+        for column, details in bundle.label_details.filled():
+            fields.update(dict.fromkeys(details.metadata))
+            for name in details.metadata.keys() & found.keys():
+                values = _values_of(details.metadata[name])
+                found[name][bundle.label_ids[column]] = values
+                if (text := bundle.label_texts[column]) in wanted:
+                    of_text[name].setdefault(text, values)
+        for name, texts in of_text.items():
+            found[name].update({text: of for text, of in texts.items() if text not in found[name]})
+    for name in names:
+        if not found[name]:
+            shown = ", ".join(map(echoed, list(fields)[:SHOWN])) or "none"
+            raise InvalidConfig(
+                f"--slice-field: no label of the bundles has the field {echoed(name)}; the labels'"
+                f" fields are: {shown}{'…' if len(fields) > SHOWN else ''}"
+            )
+    return found
 
 
 def _labels_of(cell: Any) -> Iterator[Any]:
@@ -242,9 +325,11 @@ class Agreement:
     """How far two bundles give the same keywords, averaged over all queries.
 
     `overlaps` are by depth; `moved` is the mean number of ranks that a shared keyword moved.
+    `keywords` counts those of A and those of B.
     """
 
     queries: int
+    keywords: tuple[int, int]
     unchanged: int  # queries with the same keywords in the same order
     overlaps: Mapping[int, float]
     moved: float
@@ -266,8 +351,28 @@ class ChangedQuery:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Slice:
+    """What `Comparison` says, for the queries of one value, or for the labels of one value.
+
+    For labels, rankings and known labels have these alone, and R@k is the only metric. `value` is
+    None for what has no value, and for the `others`: the number of values that share this slice.
+    The p-values are corrected for the number of slices.
+    """
+
+    value: str | None
+    others: int = 0
+    agreement: Agreement
+    judged: int
+    quality: Mapping[str, PairedTest]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The content of the page; `quality` is empty without known labels."""
+    """The content of the page; `quality` is empty without known labels.
+
+    `slices` are parts of the queries, by column of the file. `label_slices` are parts of the
+    labels, by metadata field.
+    """
 
     names: tuple[str, str]
     k: int
@@ -276,6 +381,8 @@ class Comparison:
     quality: Mapping[str, PairedTest]
     reliability: tuple[Reliability | None, Reliability | None]  # None: without confidences
     changed: Sequence[ChangedQuery]
+    slices: Mapping[str, Sequence[Slice]]
+    label_slices: Mapping[str, Sequence[Slice]]
 
 
 def compare(
@@ -285,11 +392,23 @@ def compare(
     known: KnownLabels,
     *,
     k: int,
+    slices: Mapping[str, SliceValues] | None = None,
+    label_slices: Mapping[str, SliceValues] | None = None,
 ) -> Comparison:
-    """Compare each query's two rankings of at most k keywords, in the queries' order."""
-    ours, theirs = metrics_of(left, known, k), metrics_of(right, known, k)
-    judged = sum(1 for labels in known.values() if labels)
+    """Compare each query's two rankings of at most k keywords, in the queries' order.
+
+    `slices` are the values of queries, by column; `label_slices` are those of labels, by field.
+    """
     shares = {query: overlaps(ranking, right[query], k) for query, ranking in left.items()}
+    judged, quality = _quality(left, right, known, k)
+    parts = [
+        {name: list(slices_by(values, left, right, known, k=k)) for name, values in named.items()}
+        for slices_by, named in ((_query_slices, slices or {}), (_label_slices, label_slices or {}))
+    ]
+    every = _corrected([one for named in parts for part in named.values() for one in part])
+    of_queries, of_labels = (
+        {name: [next(every) for _ in part] for name, part in named.items()} for named in parts
+    )
     changed = [query for query in left if ids(left[query]) != ids(right[query])]
     agreements = {query: fmean(shares[query]) for query in changed}
     return Comparison(
@@ -297,7 +416,7 @@ def compare(
         k=k,
         agreement=_agreement(left, right, list(shares.values()), k=k),
         judged=judged,
-        quality={name: paired_test(ours[name], theirs[name]) for name in ours} if judged else {},
+        quality=quality,
         reliability=(reliability_of(left, known), reliability_of(right, known)),
         changed=[
             ChangedQuery(
@@ -310,7 +429,145 @@ def compare(
             # Ties keep the file's order.
             for query in sorted(changed, key=agreements.__getitem__)[:SHOWN]
         ],
+        slices=of_queries,
+        label_slices=of_labels,
     )
+
+
+def _quality(
+    left: Mapping[str, Keywords],
+    right: Mapping[str, Keywords],
+    known: Mapping[str, Sequence[str]],
+    k: int,
+) -> tuple[int, dict[str, PairedTest]]:
+    """Return the number of queries with known labels, and the test of each metric over them."""
+    judged = sum(1 for labels in known.values() if labels)
+    if not judged:
+        return 0, {}
+    ours, theirs = metrics_of(left, known, k), metrics_of(right, known, k)
+    return judged, {name: paired_test(ours[name], theirs[name]) for name in ours}
+
+
+def _query_slices(
+    values: SliceValues,
+    left: Mapping[str, Keywords],
+    right: Mapping[str, Keywords],
+    known: KnownLabels,
+    *,
+    k: int,
+) -> Iterator[Slice]:
+    """Yield the slices of queries by their `values`."""
+    for of_slice, queries in _parted({query: values[query] or (None,) for query in left}):
+        ours, theirs = ({query: side[query] for query in queries} for side in (left, right))
+        of_known = {query: known[query] for query in queries}
+        yield _slice(of_slice, ours, theirs, of_known, k=k)
+
+
+def _label_slices(
+    values: SliceValues,
+    left: Mapping[str, Keywords],
+    right: Mapping[str, Keywords],
+    known: KnownLabels,
+    *,
+    k: int,
+) -> Iterator[Slice]:
+    """Yield the slices of labels by their `values`.
+
+    A slice's queries are those with a keyword or a known label of the slice.
+    """
+
+    def values_of(label: str) -> Sequence[str | None]:
+        return values.get(label) or (None,)
+
+    of_queries = {
+        query: {
+            value
+            for label in (*ids(left[query]), *ids(right[query]), *known[query])
+            for value in values_of(label)
+        }
+        for query in left
+    }
+    for of_slice, queries in _parted(of_queries):
+        ours, theirs = (
+            {
+                query: [one for one in side[query] if not of_slice.isdisjoint(values_of(one["id"]))]
+                for query in queries
+            }
+            for side in (left, right)
+        )
+        of_known = {
+            query: [label for label in known[query] if not of_slice.isdisjoint(values_of(label))]
+            for query in queries
+        }
+        found = _slice(of_slice, ours, theirs, of_known, k=k)
+        recalls = {name: test for name, test in found.quality.items() if name == f"R@{k}"}
+        yield replace(found, quality=recalls)
+
+
+def _parted(
+    values: Mapping[str, Collection[str | None]],
+) -> Iterator[tuple[frozenset[str | None], list[str]]]:
+    """Yield the values of each slice and its queries, from the `values` of each query.
+
+    The values with the most queries come first, each as a slice of its own. Then come the others
+    together, and what has no value.
+    """
+    queries: defaultdict[str | None, list[str]] = defaultdict(list)
+    for query, of_query in values.items():
+        for value in of_query:
+            queries[value].append(query)
+    without = queries.pop(None, [])
+    ordered = sorted(queries, key=lambda value: -len(queries[value]))
+    for value in ordered[:SLICES]:
+        yield frozenset([value]), queries[value]
+    if others := frozenset(ordered[SLICES:]):
+        yield others, [query for query, of_query in values.items() if others & set(of_query)]
+    if without:
+        yield frozenset([None]), without
+
+
+def _slice(
+    values: frozenset[str | None],
+    left: Mapping[str, Keywords],
+    right: Mapping[str, Keywords],
+    known: Mapping[str, Sequence[str]],
+    *,
+    k: int,
+) -> Slice:
+    """Compare the rankings of one slice, which has one value or several."""
+    shares = [overlaps(ranking, right[query], k) for query, ranking in left.items()]
+    judged, quality = _quality(left, right, known, k)
+    return Slice(
+        value=next(iter(values)) if len(values) == 1 else None,
+        others=len(values) if len(values) > 1 else 0,
+        agreement=_agreement(left, right, shares, k=k),
+        judged=judged,
+        quality=quality,
+    )
+
+
+def _corrected(slices: Sequence[Slice]) -> Iterator[Slice]:
+    """Yield the slices with p-values that are corrected for their number, metric by metric."""
+    qualities: list[dict[str, PairedTest]] = [dict(one.quality) for one in slices]
+    for metric in {name: None for quality in qualities for name in quality}:
+        tested = [quality for quality in qualities if metric in quality]
+        corrected = holm([quality[metric].p for quality in tested])
+        for quality, p in zip(tested, corrected, strict=True):
+            quality[metric] = replace(quality[metric], p=p)
+    for one, quality in zip(slices, qualities, strict=True):
+        yield replace(one, quality=quality)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Correct the p-values of several tests (Holm, 1979).
+
+    If nothing differs, the probability that any corrected p is below 0.05 is at most 0.05.
+    """
+    corrected, highest = [1.0] * len(p), 0.0
+    for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
+        highest = max(highest, min(1.0, (len(p) - rank) * p[place]))
+        corrected[place] = highest
+    return corrected
 
 
 def _agreement(
@@ -323,15 +580,17 @@ def _agreement(
     """Average over all queries, whose overlaps at depths 1 to k are `shares`."""
     pairs = [(ranking, right[query]) for query, ranking in left.items()]
     steps = [step for pair in pairs for step in rank_changes(*pair).values()]
+    ours, theirs = (sum(map(len, side)) for side in zip(*pairs, strict=True))
     return Agreement(
         queries=len(pairs),
-        unchanged=sum(ids(ours) == ids(theirs) for ours, theirs in pairs),
+        keywords=(ours, theirs),
+        unchanged=sum(ids(one) == ids(other) for one, other in pairs),
         overlaps={depth: fmean(each[depth - 1] for each in shares) for depth in (1, 5, k)},
         moved=fmean(map(abs, steps)) if steps else 0.0,
         up=sum(step > 0 for step in steps),
         down=sum(step < 0 for step in steps),
-        new=sum(len(theirs) for _, theirs in pairs) - len(steps),
-        gone=sum(len(ours) for ours, _ in pairs) - len(steps),
+        new=theirs - len(steps),
+        gone=ours - len(steps),
     )
 
 

@@ -1,22 +1,27 @@
-"""The comparison as one self-contained HTML page, and as lines for the terminal."""
+"""The comparison as one self-contained HTML page, as lines for the terminal, and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from importlib import resources
 from string import Template
 
+import orjson
+
 from service.comparison.comparison import (
     CONFIDENCE,
     DRAWS,
+    SLICES,
     Agreement,
     ChangedQuery,
     Comparison,
     PairedTest,
+    Slice,
     is_known,
     rank_changes,
 )
+from service.core.errors import ECHOED_CHARACTERS
 from service.core.prediction.reliability import PRECISIONS, Reliability
 
 CHANCE = 0.05  # a difference with a smaller p counts as significant
@@ -31,6 +36,7 @@ def page(comparison: Comparison) -> str:
         f" {comparison.agreement.queries:,} queries.</p>",
         *_agreement(comparison.agreement),
         *_quality(comparison),
+        *_slices(comparison),
         *_reliability(comparison),
         *_changed(comparison),
     ]
@@ -57,6 +63,20 @@ def summary(comparison: Comparison) -> Iterator[str]:
             )
     if not comparison.quality:
         yield "quality: no labels are known; name their columns by --label"
+    for name, slices in comparison.slices.items():
+        yield f"queries by {_cut(name)}: {_count(slices)}"
+        yield from (f"  {_line(one)}" for one in slices)
+    for name, slices in comparison.label_slices.items():
+        yield f"labels by {_cut(name)}: {_count(slices)}"
+        for one in slices:
+            ours, theirs = one.agreement.keywords
+            yield f"  {_line(one, keywords=f', keywords: A {ours:,}, B {theirs:,}')}"
+
+
+def as_json(comparison: Comparison) -> bytes:
+    """Return the whole comparison as JSON; A is `left`, B is `right`."""
+    form = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
+    return orjson.dumps(comparison, default=sorted, option=form) + b"\n"  # sorted: known labels
 
 
 def verdict(test: PairedTest) -> str:
@@ -114,6 +134,103 @@ def _quality(comparison: Comparison) -> Iterator[str]:
             for metric, test in comparison.quality.items()
         ),
     )
+
+
+def _slices(comparison: Comparison) -> Iterator[str]:
+    """Yield a table per column, and one per metadata field."""
+    k = comparison.k
+    tested = ""
+    if comparison.quality:
+        tested = (
+            " Queries with known labels are judged. Every p is corrected for the number of slices"
+            " (Holm)."
+        )
+    for name, slices in comparison.slices.items():
+        yield f"<h2>Queries by {escape(_cut(name))}</h2>"
+        yield (
+            f"<p>The same figures for the queries of each value: {_count(slices)}. A query with"
+            f" several values counts for each.{tested}</p>"
+        )
+        yield from _slice_table(slices, ("queries", f"overlap@{k}"))
+    for name, slices in comparison.label_slices.items():
+        yield f"<h2>Labels by {escape(_cut(name))}</h2>"
+        yield (
+            f"<p>The labels of each value alone: {_count(slices)}. Queries are those with such a"
+            f" keyword or known label. R@{k} is the share of these known labels among the first"
+            f" {k} keywords. A label with several values counts for each.{tested}</p>"
+        )
+        yield from _slice_table(slices, ("queries", "in A", "in B", "only in A", "only in B"))
+
+
+def _slice_table(slices: Sequence[Slice], figures: Sequence[str]) -> Iterator[str]:
+    metrics = list(dict.fromkeys(metric for one in slices for metric in one.quality))
+    tested = [f"{metric} {of}".strip() for metric in metrics for of in ("A", "B", "p")]
+    rows = []
+    for one in slices:
+        agreement = one.agreement
+        said = {
+            "queries": f"{agreement.queries:,}",
+            **{f"overlap@{depth}": f"{share:.1%}" for depth, share in agreement.overlaps.items()},
+            "in A": f"{agreement.keywords[0]:,}",
+            "in B": f"{agreement.keywords[1]:,}",
+            "only in A": f"{agreement.gone:,}",
+            "only in B": f"{agreement.new:,}",
+        }
+        cells = [said[figure] for figure in figures]
+        cells += [f"{one.judged:,}"] if metrics else []
+        for metric in metrics:
+            test = one.quality.get(metric)
+            cells += (
+                ("", "", "")
+                if test is None
+                else (f"{test.left:.1%}", f"{test.right:.1%}", f"{test.p:.4f}")
+            )
+        words = f"\n{_slice_verdict(one)}" if one.quality else ""
+        rows.append((f"{_name(one)}{words}", *cells))
+    yield from _table(("", *figures, *(["judged"] if metrics else []), *tested), rows)
+
+
+def _line(one: Slice, *, keywords: str = "") -> str:
+    depth, share = max(one.agreement.overlaps.items())
+    line = f"{_name(one)}: {one.agreement.queries:,} queries{keywords}; overlap@{depth} {share:.1%}"
+    for metric, test in one.quality.items():
+        line += f"; {metric}: A {test.left:.1%}, B {test.right:.1%}"
+    return f"{line}: {_slice_verdict(one)}" if one.quality else line
+
+
+def _slice_verdict(one: Slice) -> str:
+    """Return the results of the slice's tests in words, such as "A is better (P@1, P@5)"."""
+    metrics: dict[str, list[str]] = {}
+    for metric, test in one.quality.items():
+        if test.p < CHANCE:
+            metrics.setdefault(verdict(test), []).append(metric)
+    found = (f"{words} ({', '.join(names)})" for words, names in metrics.items())
+    return "; ".join(found) or "may be chance"
+
+
+def _name(one: Slice) -> str:
+    if one.others:
+        return f"({one.others:,} other values)"
+    return "(no value)" if one.value is None else _cut(one.value)
+
+
+def _count(slices: Sequence[Slice]) -> str:
+    """Say how many values there are, and which have no slice of their own."""
+    others = next((one for one in slices if one.others), None)
+    values = sum(one.value is not None for one in slices)
+    if others is None:
+        return f"{values:,} values"
+    values += others.others
+    said = f"{values:,} values; the {SLICES} with most queries, and the others together"
+    if others.agreement.queries < 2 * others.others:
+        said += " (each of these has few queries; name one that has fewer values)"
+    return said
+
+
+def _cut(text: str) -> str:
+    """Return a column's name or a value in one printable line that is not too long."""
+    line = "".join(one if one.isprintable() else " " for one in text)
+    return line if len(line) <= ECHOED_CHARACTERS else f"{line[:ECHOED_CHARACTERS]}…"
 
 
 def _reliability(comparison: Comparison) -> Iterator[str]:

@@ -3,6 +3,7 @@
 Measures equal hand-computed examples. The page escapes the data's texts, and loads no other file.
 """
 
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,22 +13,30 @@ import pytest
 
 from service.comparison.comparison import (
     SHOWN,
+    SLICES,
     Comparison,
     KnownLabels,
+    Slice,
+    SliceValues,
     compare,
+    field_values,
+    holm,
     metrics_of,
     overlaps,
     paired_test,
     precision,
     rank_changes,
     read_queries,
+    read_slices,
     recall,
 )
-from service.comparison.page import page, summary
+from service.comparison.page import as_json, page, summary
+from service.core.bundle.label_details import Details, dump
 from service.core.errors import InvalidConfig, InvalidData
 from service.http.answers import KeywordAnswer
 from service.settings import Limits
 from tests.support.browser import layout
+from tests.support.tiny.bundles import LABELS
 
 EVIL = '<script src="https://example.org/x.js">alert("1")</script>'
 
@@ -67,6 +76,60 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     path.write_text("")
     with pytest.raises(InvalidData, match="holds no query"):
         read(path, "a")
+    path = tmp_path / "t.txt"
+    path.write_text("rope\n")
+    with pytest.raises(InvalidData, match="has one column, and 2 are wanted; give a table"):
+        read(path, "a", query=None)
+
+
+def slices(path: Path, *columns: str) -> dict[str, SliceValues]:
+    return read_slices(path, query="q", columns=columns, limits=Limits())
+
+
+def test_values_of_queries_by_column(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    rows = [
+        {"q": "rope", "kind": "gear", "new": True, "tags": ["a", " b\n c "]},
+        {"q": "tent", "kind": " ", "new": 0.5, "tags": None},
+        {"q": "rope", "kind": "sale", "new": True, "tags": [7, "a"]},
+    ]
+    path.write_bytes(b"\n".join(map(orjson.dumps, rows)))
+    assert slices(path, "kind", "new", "tags") == {
+        "kind": {"rope": ("gear", "sale"), "tent": ()},
+        "new": {"rope": ("true",), "tent": ("0.5",)},
+        "tags": {"rope": ("a", "b c", "7"), "tent": ()},
+    }
+    assert slices(path) == {}
+    path.write_text('{"q": "rope", "kind": {"a": 1}}\n')
+    with pytest.raises(InvalidData, match=r":1: kind: a value of a slice must be a text, a number"):
+        slices(path, "kind")
+    with pytest.raises(InvalidData, match="shop: there is no such column"):
+        slices(path, "shop")
+
+
+def test_values_of_labels_by_field(make_bundle: Callable[..., Path]) -> None:
+    # The labels are boots, bottle, lamp, shoes, stove and tent.
+    old = [{"brand": "acme"}, {"brand": ["apex", "acme"], "price": 5}, {"brand": "zen"}]
+    new = [{}, {"brand": "apex", "price": 5.5}, {"price": 7}]
+    bundles = [
+        make_bundle(label_details=[dump(Details(metadata=one)) for one in of] + [""] * 3, name=name)
+        for name, of in (("old", old), ("new", new))
+    ]
+    known: KnownLabels = {"warm": (LABELS["boots"], LABELS["tent"])}
+    assert field_values(bundles, ["brand", "price"], known) == {
+        "brand": {
+            "boots": ("acme",),  # of the first bundle: the last one has none
+            LABELS["boots"]: ("acme",),
+            "bottle": ("apex",),
+            "lamp": ("zen",),
+        },
+        "price": {"bottle": ("5.5",), "lamp": ("7",)},
+    }
+    assert field_values(bundles, [], known) == {}
+    with pytest.raises(
+        InvalidConfig, match="has the field 'color'; the labels' fields are: 'brand'"
+    ):
+        field_values(bundles, ["brand", "color"], known)
 
 
 def ranking(ids: str) -> list[KeywordAnswer]:
@@ -133,6 +196,87 @@ def test_chance_is_told_from_a_difference() -> None:
     assert 0 < difference.low < difference.difference < difference.high
 
 
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.6, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+# Slices ---------------------------------------------------------------------------------------
+
+
+def test_a_slice_that_loses_while_the_whole_gains() -> None:
+    """B is right for all of 40 lamps and for none of 20 ropes, A the other way round."""
+    kinds = {f"{kind} {n}": (kind,) for kind, count in (("lamp", 40), ("rope", 20))
+             for n in range(count)}  # fmt: skip
+    left = {query: ranking("ax" if kind == ("rope",) else "xa") for query, kind in kinds.items()}
+    right = {query: ranking("ax" if kind == ("lamp",) else "xa") for query, kind in kinds.items()}
+    found = compare(
+        ("A", "B"), left, right, dict.fromkeys(left, ("a",)), k=5, slices={"kind": kinds}
+    )
+    assert found.quality["P@1"].difference > 0
+    lamps, ropes = found.slices["kind"]
+    assert (lamps.value, lamps.agreement.queries, lamps.judged) == ("lamp", 40, 40)
+    assert (ropes.value, ropes.agreement.queries, ropes.judged) == ("rope", 20, 20)
+    assert (lamps.quality["P@1"].difference, ropes.quality["P@1"].difference) == (1.0, -1.0)
+    assert ropes.quality["P@1"].p == pytest.approx(2 / 10_001)  # twice, for two slices
+    *_, title, of_lamps, of_ropes = summary(found)
+    assert title == "queries by kind: 2 values"
+    assert of_lamps.startswith("  lamp: 40 queries; overlap@5 100.0%; P@1: A 0.0%, B 100.0%; P@5")
+    assert of_lamps.endswith(": B is better (P@1)")
+    assert of_ropes.endswith(": A is better (P@1)")
+    assert '<th>rope<span class="soft">A is better (P@1)</span>' in page(found)
+
+
+def test_every_query_is_in_a_slice() -> None:
+    """The values with most queries come first, then the other values together, then no value."""
+    values: dict[str, tuple[str, ...]] = {
+        f"{value} {n}": (f"v{value}",) for value in range(SLICES + 3) for n in range(1 + value)
+    }
+    values |= {"none": (), "two": ("v0", "v1"), "three": ("v0", "v9")}
+    same = dict.fromkeys(values, ranking("ab"))
+    found = compare(("A", "B"), same, same, dict.fromkeys(same, ()), k=5, slices={"v": values})
+    shown = found.slices["v"]
+    assert [one.value for one in shown[:2]] == ["v22", "v21"]
+    assert [one.value for one in shown[SLICES:]] == [None, None]
+    others, none = shown[SLICES:]
+    assert (others.others, others.agreement.queries) == (3, 1 + 2 + 3 + 2)  # two and three once
+    assert (none.others, none.agreement.queries) == (0, 1)
+    lines = list(summary(found))
+    assert f"queries by v: 23 values; the {SLICES} with most queries, and the others" in lines[3]
+    assert [line.split(":")[0].strip() for line in lines[-2:]] == [
+        "(3 other values)",
+        "(no value)",
+    ]
+    ids = {query: (query,) for query in values}
+    found = compare(("A", "B"), same, same, dict.fromkeys(same, ()), k=5, slices={"id": ids})
+    assert "name one that has fewer values)" in page(found)
+
+
+def test_labels_of_a_value_gain_and_lose() -> None:
+    brands = {"a": ("acme",), "b": ("acme", "apex"), "c": ("apex",)}
+    left = {"one": ranking("abx"), "two": ranking("c")}
+    right = {"one": ranking("bca"), "two": ranking("x")}
+    known = {"one": ("a", "c"), "two": ("c",)}
+    found = compare(("A", "B"), left, right, known, k=5, label_slices={"brand": brands})
+    apex, acme, none = found.label_slices["brand"]
+
+    def figures(one: Slice) -> tuple[object, ...]:
+        agreement = one.agreement
+        return (one.value, agreement.queries, agreement.keywords, agreement.gone, agreement.new)
+
+    assert figures(apex) == ("apex", 2, (2, 2), 1, 1)  # b and c, then b and c
+    assert figures(acme) == ("acme", 1, (2, 2), 0, 0)
+    assert figures(none) == (None, 2, (1, 1), 1, 1)
+    assert (apex.judged, acme.judged, none.judged) == (2, 1, 0)
+    assert list(apex.quality) == ["R@5"]
+    assert (apex.quality["R@5"].left, apex.quality["R@5"].right) == (0.5, 0.5)
+    assert list(summary(found))[-3].startswith("  apex: 2 queries, keywords: A 2, B 2; overlap@5")
+    document = orjson.loads(as_json(found))
+    assert document["label_slices"]["brand"][0]["agreement"]["keywords"] == [2, 2]
+    assert document["changed"][1]["known"] == ["a", "c"]
+
+
 # The page -------------------------------------------------------------------------------------
 
 
@@ -146,7 +290,9 @@ def compared(*, labels: bool = True) -> Comparison:
              for n in range(30)}  # fmt: skip
     left[EVIL], right[EVIL] = keywords("a", EVIL), keywords(EVIL, "d")
     known = dict.fromkeys(left, ("a", EVIL) if labels else ())
-    return compare((EVIL, "B & Co"), left, right, known, k=5)
+    columns = {EVIL: {query: (EVIL,) if query == EVIL else ("odd",) for query in left}}
+    fields = {EVIL: {"a": (EVIL,), EVIL: ("\x1b[31mred",)}}
+    return compare((EVIL, "B & Co"), left, right, known, k=5, slices=columns, label_slices=fields)
 
 
 class Tags(HTMLParser):
@@ -211,7 +357,8 @@ def test_a_phone_shows_every_column_whole(tmp_path: Path) -> None:
 def test_unknown_quality_and_equal_answers_are_said() -> None:
     comparison = compared(labels=False)
     assert "nothing is said about quality" in page(comparison)
-    assert list(summary(comparison))[-1].startswith("quality: no labels are known")
+    assert list(summary(comparison))[2].startswith("quality: no labels are known")
+    assert not any("\x1b" in line for line in summary(comparison))
     same = {"rope": keywords("a")}
     comparison = compare(("A", "B"), same, same, {"rope": ("a",)}, k=5)
     assert "Every query has the same keywords" in page(comparison)
