@@ -1,8 +1,9 @@
-"""`python -m loadtests.rules`: CPU time of queries next to many rules, dates and boosts.
+"""`python -m loadtests.rules`: CPU time of queries next to many rules, dates, boosts and clicks.
 
-Rules hide, pin and boost. Each has the text of a query as its condition; only the last measure asks
-these queries. Dates and boosts are those of the bundle's first labels. Runs in one thread of this
-process, without a server. Writes rules.json and rules.md.
+Rules hide, pin and boost. Each has the text of a query as its condition; only one measure asks
+these queries. Dates and boosts are those of the bundle's first labels. Clicks are for queries of
+the bundle; with times, they decay. Runs in one thread of this process, without a server. Writes
+rules.json and rules.md.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from time import process_time, time
 
+import numpy as np
 from cyclopts import App
 
 from loadtests.bare_predictor import BarePredictor
@@ -22,16 +24,19 @@ from loadtests.queries import distinct, read_queries
 from loadtests.report import Report, Row
 from service.command_line import run
 from service.core.bundle.label_details import Details
+from service.core.changes import PutInstance
 from service.core.label_filter import parse
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.label_fields import LabelFields
 from service.core.memory.rule_table import RuleTable
 from service.core.memory.view import View
 from service.core.rules import SPECIFICITY, Boost, Pin, Rule
+from service.core.types import NewInstance
 
 MOST_SHARE = 0.05  # of the CPU time of a query, that all of it may add
 _ROUNDS = 7  # alternating between the views
 _DAY = 86_400.0
+_HALF_LIFE = 30.0  # of clicks, in days
 
 app = App(name="loadtests.rules", help=__doc__)
 
@@ -44,6 +49,7 @@ def rules(
     queries: int = 300,
     rules: int = 10_000,
     labels: int = 100_000,
+    clicks: int = 10_000,
     seed: int = 0,
 ) -> int:
     """Measure and report.
@@ -60,6 +66,8 @@ def rules(
         Number of rules, each with its own condition.
     labels
         Number of labels with dates and a boost.
+    clicks
+        Number of clicks, each of its own query.
     seed
         Draws the queries.
     """
@@ -77,9 +85,17 @@ def rules(
         "dates and boosts": dated,
         "both": replace(dated, rules=table),
         "a rule acts": replace(plain, rules=acting),
+        "clicks": _clicked(plain, clicks, at=None),
+        "clicks with times": _clicked(plain, clicks, at=time() - 10 * _DAY),
     }
     times = _times(bare, views, asked)
-    settings = {"bundle": bundle.name, "queries": queries, "rules": rules, "labels": labels}
+    settings = {
+        "bundle": bundle.name,
+        "queries": queries,
+        "rules": rules,
+        "labels": labels,
+        "clicks": clicks,
+    }
     report = Report(title="Rules", settings=settings, rows=list(_report(times)))
     report.publish(out, "rules")
     return report.status
@@ -116,6 +132,26 @@ def _with_dates(view: View, count: int) -> View:
     return replace(view, labels=replace(view.labels, fields=LabelFields.of(details)))
 
 
+def _clicked(view: View, count: int, *, at: float | None) -> View:
+    """Return a view with clicks: queries of the bundle for labels that they vote for."""
+    bundle = view.bundle
+    rows = np.arange(min(count, bundle.instances))
+    columns = bundle.indices[bundle.indptr[rows]].tolist()
+    changes = (
+        PutInstance(
+            sequence=row + 1,
+            instance=NewInstance(
+                query=f"{bundle.instance_texts[row]} clicked",
+                labels=(bundle.label_ids[column],),
+                at=at,
+            ),
+            vectors=bundle.keys[row : row + 1],
+        )
+        for row, column in zip(rows.tolist(), columns, strict=True)
+    )
+    return KnowledgeMemory(bundle).apply(tuple(changes))
+
+
 def _times(
     bare: BarePredictor, views: Mapping[str, View], asked: Sequence[str]
 ) -> dict[str, list[float]]:
@@ -124,7 +160,9 @@ def _times(
     Each query is answered from all views, one after the other, in an order that changes.
     """
     times: dict[str, list[float]] = {name: [] for name in views}
-    active = {name: KnowledgeMemory(view.bundle) for name, view in views.items()}
+    active = {
+        name: KnowledgeMemory(view.bundle, half_life=_HALF_LIFE) for name, view in views.items()
+    }
     for number in range(_ROUNDS + 1):
         totals = dict.fromkeys(views, 0.0)
         for place, text in enumerate(asked):
@@ -145,10 +183,10 @@ def _rotated(names: list[str], places: int) -> list[str]:
 
 
 def _report(times: Mapping[str, Sequence[float]]) -> Iterator[Row]:
-    plain = times["without"]
     for name, of_view in times.items():
+        plain = times["clicks" if name == "clicks with times" else "without"]
         share = median(one / other for one, other in zip(of_view, plain, strict=True)) - 1
-        bounded = name not in ("without", "a rule acts")
+        bounded = name not in ("without", "a rule acts", "clicks")
         yield Row(
             what=name,
             goal=f"<= {MOST_SHARE:.0%} more" if bounded else "",
