@@ -25,6 +25,7 @@ class OracleRow:
     vector: Floats  # [d], stored as fp16, read as fp32
     voted: tuple[str, ...]
     posted: bool = True
+    alias: bool = False
     weights: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -80,14 +81,15 @@ class Oracle:
         return oracle
 
     def put(self, label: NewLabel) -> None:
-        """Replace the rows of the label's text and queries, unless neither changes."""
-        known = self.labels.get(label.id)
-        if known is not None and [row.text for row in known] == [label.text, *label.queries]:
-            return  # unchanged rows stay fused with their old items
-        self.labels[label.id] = (
+        """Replace the rows of the label's text, aliases and queries, unless none changes."""
+        rows = (
             self._row(RowKind.LABEL, label.text, (label.id,)),
+            *(self._row(RowKind.INSTANCE, text, (label.id,), alias=True) for text in label.aliases),
             *(self._row(RowKind.INSTANCE, query, (label.id,)) for query in label.queries),
         )
+        known = self.labels.get(label.id, ())
+        if [(row.text, row.alias) for row in known] != [(row.text, row.alias) for row in rows]:
+            self.labels[label.id] = rows  # unchanged rows stay fused with their old items
 
     def delete(self, label_id: str) -> None:
         """Remove the label's rows, its votes, and rows without any other vote."""
@@ -122,7 +124,7 @@ class Oracle:
             if remaining is not None:
                 self.clicks[query] = remaining
             first, *listed = self.labels[label]
-            self.labels[label] = (first, *(row for row in listed if row.text != query))
+            self.labels[label] = (first, *(row for row in listed if row.alias or row.text != query))
 
     def rows(self, kind: RowKind | None = None) -> list[OracleRow]:
         """Return all rows that a search may return, of one kind or of both."""
@@ -130,9 +132,12 @@ class Oracle:
         everything = [*self.instances, *label_rows, *self.clicks.values()]
         return [row for row in everything if kind in (None, row.kind)]
 
-    def row_counts(self) -> Counter[tuple[RowKind, str, tuple[str, ...]]]:
+    def row_counts(self) -> Counter[tuple[RowKind | str, str, tuple[str, ...]]]:
         """Count the rows of each description: kind, text, and the ids that they vote for."""
-        return Counter((row.kind, row.text, tuple(sorted(row.voted))) for row in self.rows())
+        return Counter(
+            ("alias" if row.alias else row.kind, row.text, tuple(sorted(row.voted)))
+            for row in self.rows()
+        )
 
     def click_weights(self) -> dict[tuple[str, str], float]:
         """Map (query, label id) to the weight of the click if it is not 1."""
@@ -212,12 +217,14 @@ class Oracle:
         )  # [R, L]
         return dict(zip(ids, (weights @ values).tolist(), strict=True))
 
-    def _row(self, kind: RowKind, text: str, voted: tuple[str, ...]) -> OracleRow:
-        role = Role.LABEL if kind is RowKind.LABEL else Role.QUERY
+    def _row(
+        self, kind: RowKind, text: str, voted: tuple[str, ...], *, alias: bool = False
+    ) -> OracleRow:
+        role = Role.LABEL if alias or kind is RowKind.LABEL else Role.QUERY
         vector = encode(self.encoder, [text], role=role)[0].astype(np.float16).astype(np.float32)
-        if kind is RowKind.INSTANCE:
+        if role is Role.QUERY:
             vector = self._fused(vector).astype(np.float16).astype(np.float32)
-        return OracleRow(kind=kind, text=text, vector=vector, voted=voted)
+        return OracleRow(kind=kind, text=text, vector=vector, voted=voted, alias=alias)
 
     def _query(self, text: str, items: Sequence[str] | None = None) -> Floats:
         return self._fused(encode(self.encoder, [text], role=Role.QUERY)[0], items)

@@ -162,6 +162,6 @@ def bytes_of_item(item: Posted, *, dimension: int) -> int:
     if isinstance(item, NewInstance):
         votes, weighted = len(item.labels), item.vote_weight != 1.0
         return bytes_of_row(item.query, votes=votes, dimension=dimension, weighted=weighted)
-    texts = (item.text, *item.queries)
+    texts = (item.text, *item.aliases, *item.queries)
     rows = sum(bytes_of_row(text, votes=1, dimension=dimension) for text in texts)
     return rows + bytes_of_label(item)

@@ -30,6 +30,7 @@ from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.reranking.features import LabelsOfView, trained_frequencies
 from service.core.rules import Rule
+from service.core.text_identity import distinct_aliases
 from service.core.types import NewLabel, Prediction, PredictOptions, Role, RowKind
 from tests.support.changes import (
     ENCODER,
@@ -80,12 +81,13 @@ new_labels = st.builds(
     NewLabel,
     id=ids,
     text=words,
+    aliases=st.lists(words, max_size=2).map(tuple),
     queries=st.lists(words, max_size=4).map(tuple),
     metadata=metadata,
     starts_at=st.sampled_from([None, 10.0, 20.0]),
     expires_at=st.sampled_from([None, None, 15.0, 30.0]),
     boost=st.sampled_from([1.0, 1.0, 0.5, 4.0]),
-)
+).map(lambda label: replace(label, aliases=distinct_aliases(label.text, label.aliases)))
 
 
 def is_active(label: NewLabel, now: float) -> bool:
@@ -190,7 +192,8 @@ class Histories(RuleBasedStateMachine):
         """Change only a label's metadata, which changes no row."""
         known, *_ = self.details.get(label_id, (NewLabel(id=label_id, text=text),))
         view = self.memory.view
-        self.put([NewLabel(id=label_id, text=known.text, queries=known.queries, metadata=data)])
+        texts = {"aliases": known.aliases, "queries": known.queries}
+        self.put([NewLabel(id=label_id, text=known.text, metadata=data, **texts)])
         if label_id in labels_by_id(view):
             assert alive_rows(view).tolist() == alive_rows(self.memory.view).tolist()
 
@@ -342,7 +345,9 @@ class Histories(RuleBasedStateMachine):
         assert [label.id for label in every] == sorted(labels)
         light = view.labels_with_words("tent LIGHT").page(size=EVERYTHING, every=True)
         assert [label.id for label in light] == [
-            label.id for label in every if {"light", "tent"} <= {*words_of(label.text)}
+            label.id
+            for label in every
+            if any({"light", "tent"} <= {*words_of(text)} for text in (label.text, *label.aliases))
         ]
         for answer in ask(view, 0.3):
             assert {keyword.id for keyword in answer.keywords} <= labels
