@@ -70,14 +70,22 @@ class Oracle:
     items: OracleItems | None = None
 
     @classmethod
-    def of(cls, catalogue: Catalogue, encoder: Encoder) -> "Oracle":
+    def of(
+        cls,
+        catalogue: Catalogue,
+        encoder: Encoder,
+        *,
+        aliases: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> "Oracle":
         oracle = cls(encoder, [])
         for text, voted in catalogue.instances.items():
             row = oracle._row(RowKind.INSTANCE, text, tuple(voted))
             oracle.instances.append(replace(row, posted=False))
         for label_id, text in catalogue.labels.items():
-            row = oracle._row(RowKind.LABEL, text, (label_id,))
-            oracle.labels[label_id] = (replace(row, posted=False),)
+            label = NewLabel(id=label_id, text=text, aliases=(aliases or {}).get(label_id, ()))
+            oracle.put(label)
+            trained = (replace(row, posted=False) for row in oracle.labels[label_id])
+            oracle.labels[label_id] = tuple(trained)
         return oracle
 
     def put(self, label: NewLabel) -> None:

@@ -34,7 +34,8 @@ _FIRST = 1e30  # a boost beyond all others
 _NO_COLUMNS: Indices = np.zeros(0, np.int32)
 # Estimated bytes of main memory, in addition to the rows.
 BYTES_A_LABEL = 1_100  # the label's object, its identity, and its entries in the maps
-BYTES_A_QUERY = 8  # or an alias; only a reference: the text belongs to the row
+BYTES_A_QUERY = 8  # only a reference: the text belongs to the row
+BYTES_AN_ALIAS = 170  # a reference, and the row's entry among all rows of aliases
 BYTES_AN_ENTRY = 270  # the objects of one metadata entry, and its place among the fields
 
 
@@ -364,5 +365,5 @@ class LabelTable:
 def bytes_of_label(label: Label | NewLabel) -> int:
     """Return the bytes of a label without its rows: its id, metadata, aliases and queries."""
     of_metadata = BYTES_AN_ENTRY * len(label.metadata) + metadata_bytes(label.metadata)
-    of_queries = BYTES_A_QUERY * (len(label.aliases) + len(label.queries))
-    return BYTES_A_LABEL + len(label.id.encode()) + of_queries + of_metadata
+    of_texts = BYTES_AN_ALIAS * len(label.aliases) + BYTES_A_QUERY * len(label.queries)
+    return BYTES_A_LABEL + len(label.id.encode()) + of_texts + of_metadata

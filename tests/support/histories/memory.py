@@ -5,6 +5,7 @@ With blocks of 1, 3 or 8 rows and merges of two, a few changes make segments of 
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +101,7 @@ class Histories(RuleBasedStateMachine):
     """Applies the same changes to a memory and to an oracle, compares them, and keeps all views."""
 
     bundle: Bundle
+    aliases: Mapping[str, tuple[str, ...]] = {}  # of the bundle's labels
 
     @initialize(seal_rows=st.sampled_from([1, 3, 8]))
     def start(self, seal_rows: int) -> None:
@@ -110,7 +112,11 @@ class Histories(RuleBasedStateMachine):
         )
         self.oracle = self.new_oracle()
         self.details: dict[str, tuple[NewLabel, bool, int]] = {  # label, novel, version
-            label_id: (NewLabel(id=label_id, text=text), False, 0)
+            label_id: (
+                NewLabel(id=label_id, text=text, aliases=self.aliases.get(label_id, ())),
+                False,
+                0,
+            )
             for label_id, text in LABELS.items()
         }
         self.rules: dict[str, Rule] = {}
@@ -119,7 +125,7 @@ class Histories(RuleBasedStateMachine):
 
     def new_oracle(self) -> Oracle:
         """Return an oracle of the bundle's content."""
-        return Oracle.of(Catalogue(), ENCODER)
+        return Oracle.of(Catalogue(), ENCODER, aliases=self.aliases)
 
     def teardown(self) -> None:
         """Check that no view has changed since it was taken."""

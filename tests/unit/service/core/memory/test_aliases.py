@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from service.core.replay import change_of, texts_of
 from service.core.text_identity import distinct_aliases
 from service.core.types import Event, Keyword, NewLabel, PredictOptions, Role
 from tests.support.changes import ENCODER, click, delete, put, unlearn
+from tests.support.histories.memory import Histories, run_histories
 from tests.support.tiny.bundles import LABELS, Catalogue, make_bundle
 from tests.support.views import described_rows, labels_by_id, row_counts
 
@@ -31,10 +33,10 @@ def memory(trigram_bundle: Bundle) -> KnowledgeMemory:
     return KnowledgeMemory(trigram_bundle, MemoryLimits(live_rows=50, seal_rows=3, fan_out=2))
 
 
-def with_aliases(folder: Path) -> KnowledgeMemory:
+def with_aliases(folder: Path, *texts: str) -> KnowledgeMemory:
     """A bundle of a catalogue whose tent has two aliases, as trained rows."""
     count = len(Catalogue().instances)
-    aliases = {"igloo": ("tent",), "TX-77-Q": ("tent",)}
+    aliases = dict.fromkeys(texts or ("igloo", "TX-77-Q"), ("tent",))
     details = Details(aliases=tuple(aliases), rows=(count, count + 1))
     made = make_bundle(
         folder,
@@ -186,6 +188,17 @@ def test_an_alias_of_a_catalogue_is_found_in_any_spelling(tmp_path: Path) -> Non
         .predictions
     )
     assert (corrected.reading.text, corrected.keywords[0].match) == ("igloo", "exact")
+
+
+class CatalogueHistories(Histories):
+    """Random histories of a bundle with aliases, which other rows share their texts with."""
+
+    aliases: ClassVar = {"tent": ("light tent", "red lamp XK-12")}
+
+
+def test_histories(tmp_path: Path) -> None:
+    bundle = with_aliases(tmp_path / "bundle", *CatalogueHistories.aliases["tent"]).view.bundle
+    run_histories(bundle, examples=15, machine=CatalogueHistories)
 
 
 # Stored ----------------------------------------------------------------------------------------
