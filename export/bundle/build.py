@@ -178,9 +178,9 @@ def export_bundle(
             fuse_instances(keys[:rows], items, progress=counted)
         options = replace(options, predictor=_predictor(encoder, dataset, keys, options, report))
         content = replace(_content(encoder, dataset, keys, options, target.name), items=items)
-        if dataset.label_aliases is not None:
+        if any(dataset.label_aliases or ()):
             aliases = _alias_keys(encoder, dataset, work, options, report)
-            content = with_aliases(content, dataset.label_aliases, aliases)
+            content = with_aliases(content, dataset.label_aliases or (), aliases)
         write_bundle(
             content,
             target,

@@ -64,20 +64,22 @@ def require_postable(fields: Metadata, *, path: Path, line: int) -> None:
 def checked_aliases(text: str, aliases: Any) -> tuple[str, ...]:
     """Return the aliases of the label with this text, each once and without the text.
 
-    Raises `ValueError` for what is no list of texts, and for aliases that the service would refuse
-    with its default limits.
+    Raises `ValueError` for what is no list of texts.
     """
     listed: list[Any] | tuple[Any, ...] = aliases if isinstance(aliases, list | tuple) else [None]
     if not all(isinstance(alias, str) and alias.strip() for alias in listed):
         raise ValueError("must be a list of texts that are not empty")
-    distinct = distinct_aliases(text, map(str.strip, listed))
-    if any(len(alias) > MOST_TEXT_CHARACTERS for alias in distinct):
+    return distinct_aliases(text, map(str.strip, listed))
+
+
+def require_postable_aliases(aliases: Sequence[str]) -> None:
+    """Raise `ValueError` for aliases that the service would refuse with its default limits."""
+    if any(len(alias) > MOST_TEXT_CHARACTERS for alias in aliases):
         raise ValueError(f"an alias has more than {MOST_TEXT_CHARACTERS:,} characters")
-    if len(distinct) > MOST_ALIASES:
+    if len(aliases) > MOST_ALIASES:
         raise ValueError(
-            f"the label has {len(distinct)} aliases; at most {MOST_ALIASES} are allowed"
+            f"the label has {len(aliases)} aliases; at most {MOST_ALIASES} are allowed"
         )
-    return distinct
 
 
 def typed_cells(cells: Sequence[str]) -> Sequence[MetadataValue]:

@@ -30,6 +30,7 @@ from training.datasets.label_fields import (
     checked_aliases,
     checked_fields,
     require_postable,
+    require_postable_aliases,
     typed_cells,
 )
 
@@ -137,6 +138,7 @@ def read_catalogue(
             found = _cell(own, name, split, path, line)
             try:
                 aliases_of[uid] = checked_aliases(labels[uid].text, (*aliases_of[uid], *found))
+                require_postable_aliases(aliases_of[uid])
             except ValueError as error:
                 raise InvalidData(path, str(error), line=line, field=name) from error
     if not labels:

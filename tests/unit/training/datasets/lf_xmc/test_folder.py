@@ -178,7 +178,6 @@ def test_label_aliases_are_found_by_uid(folder: Path) -> None:
         ('{"uid": "l1"}', "aliases: must be a list of texts that are not empty"),
         ('{"uid": "l1", "aliases": [1]}', "aliases: must be a list of texts that are not empty"),
         ('{"uid": "l1", "aliases": [" "]}', "aliases: must be a list of texts that are not empty"),
-        (f'{{"uid": "l1", "aliases": ["{"x" * 2_049}"]}}', "aliases: an alias has more than 2,048"),
     ],
 )
 def test_bad_label_aliases_are_named(folder: Path, line: str, said: str) -> None:
