@@ -19,8 +19,10 @@
 | `instances/texts.*`             | instance texts, see `text_store`                           |
 | `instances/clicks.npy`          | in snapshots: int64, ascending, the instances that were    |
 |                                 | posted as clicks, so that a repeated click replaces its row|
+| `instances/aliases.npy`         | optional: int64, ascending, the instances that are aliases |
+|                                 | of labels; each votes for its label alone                  |
 | `labels/ids.*`, `labels/texts.*`| label ids (with lookup) and texts                          |
-| `labels/details.*`              | optional: metadata, queries, ... see `label_details`       |
+| `labels/details.*`              | optional: metadata, aliases, ... see `label_details`       |
 | `rules.json`                    | in snapshots: the rules, see `rules`                       |
 | `words/*`                       | the lexical index of all rows, see `word_files`            |
 | `novel/*`                       | optional: IRENE's combiner and classifiers, `irene_files`  |
