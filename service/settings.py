@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from service.core import label_filter
+from service.core import label_filter, text_identity
 from service.core.config import STRICT, Count, Natural, parse, read_toml
 from service.core.errors import InvalidConfig
 from service.core.processes.resources import available_cores, memory_limit
@@ -43,13 +43,15 @@ class Limits:
 
     body_bytes: Count = 4_194_304  # in a request's body; more is 413
     queries: Count = 256  # per `/predict` request
-    query_characters: Count = 2_048  # after trimming; also of a label's text and id
+    # After trimming; also of a label's text, aliases and id.
+    query_characters: Count = text_identity.MOST_TEXT_CHARACTERS
     top_k: Count = 1_000  # labels returned per query
     depth: Count = 2_000  # keys retrieved per query
     deadline_ms: Count = 60_000  # the longest that a request may set
     default_deadline_ms: Count = 1_000  # default of one plain query
     default_deadline_query_ms: Natural = 50  # added for each further plain query
     labels: Count = 1_000  # per `POST /labels` request; a stream has no such limit
+    label_aliases: Natural = text_identity.MOST_ALIASES  # of one label
     label_queries: Natural = 100  # queries posted with one label
     metadata_entries: Natural = label_filter.MOST_ENTRIES  # per label
     metadata_characters: Count = label_filter.MOST_CHARACTERS  # per metadata key or value

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -177,6 +178,9 @@ def export_bundle(
             fuse_instances(keys[:rows], items, progress=counted)
         options = replace(options, predictor=_predictor(encoder, dataset, keys, options, report))
         content = replace(_content(encoder, dataset, keys, options, target.name), items=items)
+        if any(dataset.label_aliases or ()):
+            aliases = _alias_keys(encoder, dataset, work, options, report)
+            content = with_aliases(content, dataset.label_aliases or (), aliases)
         write_bundle(
             content,
             target,
@@ -268,6 +272,65 @@ def _encode(
     return np.concatenate(keys if label_keys is None else [*keys, label_keys])
 
 
+def _alias_keys(
+    encoder: ExportedEncoder,
+    dataset: Dataset,
+    work: Path,
+    options: BundleOptions,
+    report: Report,
+) -> Halves:
+    """Return the keys [A, d] of all aliases, label by label; encoded as texts of labels."""
+    texts = tuple(chain.from_iterable(dataset.label_aliases or ()))
+    return encode_resumably(
+        encoder.open_encoder(),
+        texts,
+        role=Role.LABEL,
+        work=work / "aliases",
+        threads=options.threads,
+        progress=_counted(report, "encode aliases", total=len(set(texts))),
+    )
+
+
+def with_aliases(
+    content: BundleContent, aliases: Sequence[Sequence[str]], keys: Halves
+) -> BundleContent:
+    """Return a bundle's content with an instance row for each of the labels' `aliases` [L].
+
+    Such a row votes for its label alone, with weight 1. Their `keys` [A, d] come behind those of
+    the N instances, as `label_details` says. Like posted rows, they have no hub penalty.
+    """
+    first, hubs, weights = len(content.instance_texts), content.hubs, content.vote_weights
+    columns = np.repeat(np.arange(len(aliases), dtype=np.int32), list(map(len, aliases)))
+    count = len(columns)
+    return replace(
+        content,
+        keys=np.concatenate([content.keys[:first], keys, content.keys[first:]]),
+        indptr=np.concatenate([content.indptr, content.indptr[-1] + np.arange(1, count + 1)]),
+        indices=np.concatenate([content.indices, columns]),
+        instance_texts=[*content.instance_texts, *chain.from_iterable(aliases)],
+        vote_weights=None if weights is None else np.pad(weights, (0, count), constant_values=1),
+        hubs=None if hubs is None else np.insert(hubs, first, np.zeros(count, np.float16)),
+        aliases=np.arange(first, first + count),
+    )
+
+
+def label_details(dataset: Dataset, *, instances: int) -> list[str]:
+    """Return the details of each label [L], or an empty list if no label has fields or aliases.
+
+    The rows of the aliases come behind `instances` others.
+    """
+    if dataset.label_fields is None and dataset.label_aliases is None:
+        return []
+    total, row, details = len(dataset.labels), instances, []
+    for fields, aliases in zip(
+        dataset.label_fields or ({},) * total, dataset.label_aliases or ((),) * total, strict=True
+    ):
+        rows = tuple(range(row, row + len(aliases)))
+        details.append(dump(Details(metadata=fields, aliases=aliases, rows=rows)))
+        row += len(aliases)
+    return details
+
+
 def _counted(report: Report, step: str, *, total: int) -> Callable[[int], None]:
     """Report the start of a step; returns a callback that takes the number of finished items."""
     report(step, 0, total)
@@ -296,7 +359,7 @@ def _content(
         instance_texts=texts,
         label_ids=dataset.labels.uids,
         label_texts=dataset.labels.texts,
-        label_details=[dump(Details(metadata=fields)) for fields in dataset.label_fields or ()],
+        label_details=label_details(dataset, instances=len(texts)),
         predictor=options.predictor,
         index=options.index,
         # P@1 is left out: the encoder's sample may have been drawn from another data set.

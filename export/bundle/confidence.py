@@ -6,7 +6,7 @@
 | nonsense: random or shuffled letters, codes    |    0.3 | none                              |
 | the code of a label that was posted            |    0.1 | this label                        |
 
-A label whose text is the query is relevant, too, whether or not the data say so.
+A label of which a text or alias is the query is relevant, too, whether or not the data say so.
 
 Shapes: n labels of all queries, F features, H hidden units.
 """
@@ -113,7 +113,7 @@ class Asking:
         features = features_of(view, reading, ranking)
         labels, same = view.labels, identity(meant)
         hits = [
-            column in relevant or identity(labels.text_at(column)) == same
+            column in relevant or same in map(identity, labels.texts_at(column))
             for column in ranking.columns
         ]
         return Sample(features=features, relevant=np.array(hits, bool), weight=weight)

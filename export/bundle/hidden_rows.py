@@ -42,6 +42,7 @@ class HiddenRows:
         facts, texts = bundle.manifest, bundle.instance_texts
         encoder = OnnxEncoder(bundle.folder, facts.encoder)
         labelled = np.diff(bundle.indptr)[: len(texts)] > 0
+        labelled[bundle.aliases] = False  # they are texts of labels, not queries
         unseen = np.flatnonzero(trained.unseen(list(texts)) & labelled)
         return cls(
             bundle=bundle,

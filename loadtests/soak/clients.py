@@ -87,7 +87,7 @@ def read(queries: Iterator[str]) -> Turn:
 
 
 def write_labels(ledger: Ledger, queries: Iterator[str], *, owner: str) -> Turn:
-    """Create and replace labels with queries, some with a boost and dates; delete some."""
+    """Create and replace labels with aliases and queries, some with dates; delete some."""
 
     def turn(ask: Ask, number: int) -> None:
         if number % DELETE_EVERY == DELETE_EVERY - 1:
@@ -100,6 +100,7 @@ def write_labels(ledger: Ledger, queries: Iterator[str], *, owner: str) -> Turn:
             {
                 "id": f"{owner}-{(number * LABELS_A_REQUEST + place) % LABELS}",
                 "text": f"{next(queries)} {owner} {number}",
+                "aliases": [f"{owner}-{number}-{place}"],
                 "queries": [f"{next(queries)} {number}"],
                 "boost": BOOSTS[place],
                 **({"expires_at": FAR_FUTURE} if place == 0 else {}),

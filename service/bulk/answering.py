@@ -117,11 +117,11 @@ def _keywords(view: View, reading: Reading, ranking: Ranking) -> list[KeywordAns
     for column, score, confidence, boost in zip(
         ranking.columns, ranking.scores, confidences, boosts, strict=False
     ):
-        label_id, text, novel, _ = view.labels.shown_at(column)
-        match = asked.match(text)
+        label_id, texts, novel, _ = view.labels.shown_at(column)
+        match = asked.match(*texts)
         keyword: KeywordAnswer = {
             "id": label_id,
-            "text": text,
+            "text": texts[0],
             "score": score,
             "novel": novel,
             "match": match,

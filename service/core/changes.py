@@ -4,23 +4,25 @@ A change is built from a client's request or read back from an event of the labe
 applies both alike. To add a kind of write, add a class here, list it in `Change`, and define in
 `Draft` what it does to the rows.
 
-| class            | kind              | body (JSON)                          | vectors, fp16    |
-|------------------|-------------------|--------------------------------------|------------------|
-| `PutLabel`       | `label.put`       | `id`, `text`, `queries`, `metadata`, | [1 + queries, d] |
-|                  |                   | `starts_at`, `expires_at`, `boost`   |                  |
-| `DeleteLabel`    | `label.delete`    | `id`                                 | none             |
-| `PutInstance`    | `instance.put`    | `query`, `labels` (ids), `weight`,   | [1, d]           |
-|                  |                   | `at`                                 |                  |
-| `DeleteInstance` | `instance.delete` | `query`, `labels` (ids)              | none             |
-| `PutItem`        | `item.put`        | `id`, `text`                         | [1, d]           |
-| `DeleteItem`     | `item.delete`     | `id`                                 | none             |
-| `PutRule`        | `rule.put`        | what `Rule.document` returns         | none             |
-| `DeleteRule`     | `rule.delete`     | `id`, `tenant`                       | none             |
-| `UseBundle`      | `bundle.use`      | `bundle`, `configured`               | none             |
+| class            | kind              | body (JSON)                         | vectors, fp16     |
+|------------------|-------------------|-------------------------------------|-------------------|
+| `PutLabel`       | `label.put`       | `id`, `text`, `aliases`, `queries`, | [1 + aliases +    |
+|                  |                   | `metadata`, `starts_at`,            | queries, d], in   |
+|                  |                   | `expires_at`, `boost`               | this order        |
+| `DeleteLabel`    | `label.delete`    | `id`                                | none              |
+| `PutInstance`    | `instance.put`    | `query`, `labels` (ids), `weight`,  | [1, d]            |
+|                  |                   | `at`                                |                   |
+| `DeleteInstance` | `instance.delete` | `query`, `labels` (ids)             | none              |
+| `PutItem`        | `item.put`        | `id`, `text`                        | [1, d]            |
+| `DeleteItem`     | `item.delete`     | `id`                                | none              |
+| `PutRule`        | `rule.put`        | what `Rule.document` returns        | none              |
+| `DeleteRule`     | `rule.delete`     | `id`, `tenant`                      | none              |
+| `UseBundle`      | `bundle.use`      | `bundle`, `configured`              | none              |
 
-An instance's `weight` and a label's `boost` are left out if they are 1, and times that are not
-there. A weight is less than 0 for negative pairs. All vectors are the encoder's. The memory fuses a
-query with the items that it holds at this point of the log, so a replay finds the same items.
+An instance's `weight` and a label's `boost` are left out if they are 1, and times and `aliases` if
+there are none. A weight is less than 0 for negative pairs. All vectors are the encoder's. The
+memory fuses a query with the items that it holds at this point of the log, so a replay finds the
+same items.
 """
 
 from __future__ import annotations
@@ -45,10 +47,13 @@ VectorsOf = Callable[[Posted], Halves]  # returns an item's vectors [n, d], stor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PutLabel:
-    """Create or replace a label. Its vectors [1 + queries, d] are those of its text and queries."""
+    """Create or replace a label.
+
+    Its vectors [1 + aliases + queries, d] are those of its text, its aliases and its queries.
+    """
 
     kind: ClassVar[str] = "label.put"
-    summary: ClassVar[tuple[str, ...]] = ("id", "text", "queries")
+    summary: ClassVar[tuple[str, ...]] = ("id", "text", "aliases", "queries")
 
     sequence: int
     label: NewLabel
@@ -59,6 +64,8 @@ class PutLabel:
         body = asdict(self.label)
         if self.label.boost == 1.0:
             del body["boost"]
+        if not self.label.aliases:
+            del body["aliases"]
         return {name: value for name, value in body.items() if value is not None}
 
     @classmethod
@@ -66,7 +73,8 @@ class PutLabel:
         """Read the change back; raises KeyError, TypeError or ValueError for a wrong body."""
         body = event.body
         metadata = as_metadata(body.get("metadata", {}))
-        label = NewLabel(**{**body, "queries": tuple(body["queries"]), "metadata": metadata})
+        texts = {"aliases": tuple(body.get("aliases", ())), "queries": tuple(body["queries"])}
+        label = NewLabel(**{**body, **texts, "metadata": metadata})
         return cls(sequence=event.sequence, label=label, vectors=vectors_of(label))
 
 
@@ -271,4 +279,4 @@ CHANGES: Mapping[str, type[Change]] = {change.kind: change for change in get_arg
 
 def rows_of(item: Posted) -> int:
     """Return how many vectors an item has: the most rows of the memory that it can take."""
-    return 1 + len(item.queries) if isinstance(item, NewLabel) else 1
+    return 1 + len(item.aliases) + len(item.queries) if isinstance(item, NewLabel) else 1

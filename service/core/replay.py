@@ -17,7 +17,8 @@ def texts_of(item: Posted) -> ItemTexts:
         return [(Role.QUERY, item.query)]
     if isinstance(item, NewItem):
         return [(Role.ITEM, item.text)]
-    return [(Role.LABEL, item.text), *((Role.QUERY, query) for query in item.queries)]
+    own = [(Role.LABEL, text) for text in (item.text, *item.aliases)]
+    return [*own, *((Role.QUERY, query) for query in item.queries)]
 
 
 def replayed(event: Event, representer: Representer) -> Change:

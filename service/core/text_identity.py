@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
 from itertools import count
 from typing import Protocol
@@ -30,6 +30,8 @@ import numpy as np
 
 from service.core.types import Indices, Rows
 
+MOST_ALIASES = 100  # of a label
+MOST_TEXT_CHARACTERS = 2_048  # of a query, or a label's text, alias or id
 MOST_CHARACTERS = 216  # of an identity, which takes at most 2,592 bytes in a URL's path
 MOST_ID_CHARACTERS = 256  # of a generated id: an identity, and a number that `free_id` may add
 _DIGEST_CHARACTERS = 32
@@ -68,6 +70,17 @@ def free_id(text_identity: str, *, taken: Callable[[str], bool]) -> str:
         return text_identity
     numbered = (f"{text_identity}~{number}" for number in count(2))
     return next(made for made in numbered if not taken(made))
+
+
+def distinct_aliases(text: str, aliases: Iterable[str]) -> tuple[str, ...]:
+    """Return a label's aliases, without those that equal its `text` or an earlier alias.
+
+    They are equal if only case and spaces differ: making an identity may take a millisecond.
+    """
+    distinct: dict[str, str] = {}
+    for one in (text, *aliases):
+        distinct.setdefault(" ".join(one.casefold().split()), one)
+    return tuple(distinct.values())[1:]
 
 
 class _Texts(Protocol):  # a list, or a store on disk

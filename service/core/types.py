@@ -30,6 +30,7 @@ DeviceName = Literal["cpu", "cuda"]  # the device that encodes and searches
 # Scores are sums of votes, or probabilities after reranking. The two cannot be compared.
 ScoreKind = Literal["votes", "probability"]
 MatchType = Literal["exact", "phrase", "broad"]  # how a keyword matches a query
+EvidenceKind = Literal["instance", "label", "alias"]  # a row's block, or an alias among instances
 Spelling = Literal["auto", "off"]  # whether misspelled queries are searched as they were meant
 
 
@@ -103,7 +104,7 @@ class Evidence:
     subtracted because the row is near to many queries, or added because it is near to few.
     """
 
-    kind: RowKind
+    kind: EvidenceKind
     text: str
     similarity: float
     weight: float
@@ -184,12 +185,14 @@ class Answer:
 class NewLabel:
     """A posted label that is relevant for its `queries`. `id` is empty until the writer sets it.
 
+    `aliases` are further texts of the label. None of them equals its text or another alias.
     From `starts_at` until before `expires_at`, Unix seconds, it is in answers; None sets no end.
     Labels are ordered by their scores times `boost`.
     """
 
     id: str
     text: str
+    aliases: tuple[str, ...] = ()
     queries: tuple[str, ...] = ()
     metadata: Metadata = field(default_factory=dict)
     starts_at: float | None = None
@@ -231,6 +234,7 @@ class Label:
     index: int  # column of V: kept when it is replaced, never reused after its deletion
     id: str
     text: str
+    aliases: tuple[str, ...] = ()
     queries: tuple[str, ...] = ()
     metadata: Metadata = field(default_factory=dict)
     novel: bool = False  # not in the bundle's training data

@@ -34,7 +34,11 @@ class EvidenceAnswer(TypedDict):
     """One row of the memory that voted for a keyword."""
 
     kind: Annotated[
-        str, doc("`instance`: a training query or a posted click; `label`: a label's text.")
+        str,
+        doc(
+            "`instance`: a training query or a posted click; `label`: the label's text; `alias`:"
+            " one of its aliases."
+        ),
     ]
     text: Annotated[str, doc("The text of the row.")]
     similarity: Similarity  # of the row and the query
@@ -310,6 +314,7 @@ class LabelAnswer(TypedDict):
 
     id: str
     text: str
+    aliases: NotRequired[Annotated[list[str], doc("Further texts of the label, if it has any.")]]
     queries: Annotated[
         list[str], doc("Known queries posted with the label; empty for base labels.")
     ]

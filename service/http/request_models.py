@@ -43,7 +43,7 @@ from service.core.label_filter import (
 from service.core.lexical.words import TypedQuery
 from service.core.rules import Boost, Pin, Rule, RuleMatch
 from service.core.tenant import Tenant
-from service.core.text_identity import MOST_ID_CHARACTERS, identity
+from service.core.text_identity import MOST_ID_CHARACTERS, distinct_aliases, identity
 from service.core.types import MatchType, NewInstance, NewItem, NewLabel, Spelling
 from service.engine.writing.label_merge import LabelMerge
 from service.settings import Limits
@@ -249,10 +249,16 @@ BOOST_DESCRIPTION = (
 class LabelBody(StrictModel):
     """One label of POST /labels."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"starts_at", "expires_at", "boost"})
+    later: ClassVar[frozenset[str]] = frozenset({"aliases", "starts_at", "expires_at", "boost"})
 
     id: str | None = Field(None, description=DEFAULT_ID.format("label"))
     text: str = Field(description="The keyword, as it is shown and matched.")
+    aliases: list[str] = Field(
+        [],
+        description="Further texts of the label, such as product codes: it is found, matched and"
+        " spelled by them like by its text. One that equals the text or an earlier alias is left"
+        " out.",
+    )
     queries: list[str] = Field(
         [], description="Queries known to lead to this label; each becomes an instance."
     )
@@ -282,6 +288,7 @@ class LabelBody(StrictModel):
         return NewLabel(
             id=self.id or "",
             text=self.text,
+            aliases=distinct_aliases(self.text, self.aliases),
             queries=tuple(dict.fromkeys(self.queries)),
             metadata=metadata,
             starts_at=unix_seconds(self.starts_at),
@@ -310,9 +317,14 @@ class LabelsBody(StrictModel):
 class MergeBody(StrictModel):
     """The body of PATCH /labels/{label_id}."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"starts_at", "expires_at", "boost"})
+    later: ClassVar[frozenset[str]] = frozenset({"aliases", "starts_at", "expires_at", "boost"})
 
     text: str | None = Field(None, description="Replaces the text. Default: it stays.")
+    aliases: list[str] = Field(
+        [],
+        description="Are added to the label's aliases, which may be at most {label_aliases}"
+        " together. Post the label again to remove one.",
+    )
     queries: list[str] = Field(
         [],
         description="Are added to the label's queries, which may be at most {label_queries}"
@@ -342,6 +354,7 @@ class MergeBody(StrictModel):
         return LabelMerge(
             id=label_id,
             text=self.text,
+            aliases=tuple(self.aliases),
             queries=tuple(self.queries),
             metadata=metadata,
             dates={
@@ -372,7 +385,9 @@ class LabelPageQuery(Page):
         False, description="Also list the bundle's labels, not only those posted since."
     )
     text: str | None = Field(
-        None, description="Only labels whose texts contain all of these words, in any order."
+        None,
+        description="Only labels of which the text or an alias contains all of these words, in any"
+        " order.",
     )
 
     filter: str | None = Field(
@@ -728,6 +743,7 @@ class RequestModels:
             items=_bounded(list[text] | None, MaxLen(limits.items)),
             filter=_bounded(dict[str, Any], MaxLen(len(GROUPS))) | None,
         )
+        aliases = _bounded(list[text], MaxLen(limits.label_aliases))
         queries = _bounded(list[text], MaxLen(limits.label_queries))
         entries = MaxLen(limits.metadata_entries)
         fits = AfterValidator(_fits(limits))
@@ -741,6 +757,7 @@ class RequestModels:
             "Label",
             id=text | None,
             text=text,
+            aliases=aliases,
             queries=queries,
             metadata=_bounded(dict[short, value], entries, fits),
             **dates,
@@ -753,6 +770,7 @@ class RequestModels:
             MergeBody,
             "LabelMerge",
             text=text | None,
+            aliases=aliases,
             queries=queries,
             metadata=_bounded(dict[short, value | None], entries),
             **dates,

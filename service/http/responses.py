@@ -183,6 +183,8 @@ def label_answer(label: Label) -> LabelAnswer:
         "novel": label.novel,
         "version": label.version,
     }
+    if label.aliases:
+        answer["aliases"] = list(label.aliases)
     if label.starts_at is not None:
         answer["starts_at"] = date_answer(label.starts_at)
     if label.expires_at is not None:
@@ -199,7 +201,7 @@ def date_answer(unix_seconds: float) -> str:
 
 def label_size(label: Label) -> int:
     """Estimate the bytes of a label's answer."""
-    texts = sum(4 + len(text) for text in (label.id, label.text, *label.queries))
+    texts = sum(4 + len(text) for text in (label.id, label.text, *label.aliases, *label.queries))
     return 100 + texts + _metadata_size(label.metadata)
 
 
@@ -307,7 +309,7 @@ def _keyword(keyword: Keyword, explain: bool, rows: dict[int, EvidenceAnswer]) -
 
 def _evidence(row: Evidence) -> EvidenceAnswer:
     document: EvidenceAnswer = {
-        "kind": row.kind.value,
+        "kind": row.kind,
         "text": row.text,
         "similarity": row.similarity,
         "weight": row.weight,

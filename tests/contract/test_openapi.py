@@ -141,7 +141,8 @@ def test_labels_documents_its_limits(openapi: dict[str, Any]) -> None:
     assert label["required"] == ["text"]
     text = label["properties"]["text"]
     assert (text["minLength"], text["maxLength"]) == (1, 2048)
-    assert label["properties"]["queries"]["maxItems"] == 100
+    for name in ("aliases", "queries"):
+        assert label["properties"][name]["maxItems"] == 100
 
 
 def test_instances_documents_its_limits(openapi: dict[str, Any]) -> None:

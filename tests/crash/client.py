@@ -176,7 +176,8 @@ class Client:
         """Put a label again, unchanged or with different metadata, dates and boost."""
         for form in self._some(list(self.ledger.expected.forms.values()), 1):
             if self._random.random() < 0.7:
-                kept = {name: form[name] for name in ("id", "text", "queries")}
+                names = ("id", "text", "aliases", "queries")
+                kept = {name: form[name] for name in names if name in form}
                 form = {**kept, "metadata": {"note": self._text()}, **self._dates_and_boost()}
             self._put_forms([form])
 
@@ -425,9 +426,11 @@ class Client:
 
     def _form(self, label_id: str) -> Form:
         queries = [self._text() for _ in range(self._random.choice((0, 0, 1, 3)))]
+        codes = self._random.sample(range(10_000), self._random.choice((1, 2)))
         return {
             "id": label_id,
             "text": self._text(),
+            **self._random.choice(({}, {"aliases": [f"XK-{code}" for code in codes]})),
             "queries": list(dict.fromkeys(queries)),
             "metadata": self._random.choice(({}, self._metadata())),
             **self._dates_and_boost(),

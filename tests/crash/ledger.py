@@ -158,8 +158,10 @@ class ExpectedMemory:
 
     @property
     def rows(self) -> int:
-        """The number of alive rows: of labels, their queries, clicks and training queries."""
-        labels = sum(1 + len(form["queries"]) for form in self.forms.values())
+        """The number of alive rows: of labels' texts and queries, clicks and training queries."""
+        labels = sum(
+            1 + len(form.get("aliases", ())) + len(form["queries"]) for form in self.forms.values()
+        )
         return labels + len(self.clicks) + len(self.trained)
 
     def label(self, label_id: str) -> dict[str, Any] | None:

@@ -29,7 +29,7 @@ ENCODER = TrigramEncoder()
 
 
 def put(sequence: int, label: NewLabel) -> PutLabel:
-    texts = encode(ENCODER, [label.text, *label.queries], role=Role.LABEL)
+    texts = encode(ENCODER, [label.text, *label.aliases, *label.queries], role=Role.LABEL)
     return PutLabel(sequence=sequence, label=label, vectors=texts.astype(np.float16))
 
 

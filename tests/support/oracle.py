@@ -28,6 +28,7 @@ class OracleRow:
     vector: Floats  # [d], stored as fp16, read as fp32
     voted: tuple[str, ...]
     posted: bool = True
+    alias: bool = False
     votes: Mapping[str, Vote] = field(default_factory=dict)
 
     def weight(self, label_id: str, hour: int | None) -> float:
@@ -78,25 +79,34 @@ class Oracle:
     items: OracleItems | None = None
 
     @classmethod
-    def of(cls, catalogue: Catalogue, encoder: Encoder) -> "Oracle":
+    def of(
+        cls,
+        catalogue: Catalogue,
+        encoder: Encoder,
+        *,
+        aliases: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> "Oracle":
         oracle = cls(encoder, [])
         for text, voted in catalogue.instances.items():
             row = oracle._row(RowKind.INSTANCE, text, tuple(voted))
             oracle.instances.append(replace(row, posted=False))
         for label_id, text in catalogue.labels.items():
-            row = oracle._row(RowKind.LABEL, text, (label_id,))
-            oracle.labels[label_id] = (replace(row, posted=False),)
+            label = NewLabel(id=label_id, text=text, aliases=(aliases or {}).get(label_id, ()))
+            oracle.put(label)
+            trained = (replace(row, posted=False) for row in oracle.labels[label_id])
+            oracle.labels[label_id] = tuple(trained)
         return oracle
 
     def put(self, label: NewLabel) -> None:
-        """Replace the rows of the label's text and queries, unless neither changes."""
-        known = self.labels.get(label.id)
-        if known is not None and [row.text for row in known] == [label.text, *label.queries]:
-            return  # unchanged rows stay fused with their old items
-        self.labels[label.id] = (
+        """Replace the rows of the label's text, aliases and queries, unless none changes."""
+        rows = (
             self._row(RowKind.LABEL, label.text, (label.id,)),
+            *(self._row(RowKind.INSTANCE, text, (label.id,), alias=True) for text in label.aliases),
             *(self._row(RowKind.INSTANCE, query, (label.id,)) for query in label.queries),
         )
+        known = self.labels.get(label.id, ())
+        if [(row.text, row.alias) for row in known] != [(row.text, row.alias) for row in rows]:
+            self.labels[label.id] = rows  # unchanged rows stay fused with their old items
 
     def delete(self, label_id: str) -> None:
         """Remove the label's rows, its votes, and rows without any other vote."""
@@ -131,7 +141,7 @@ class Oracle:
             if remaining is not None:
                 self.clicks[query] = remaining
             first, *listed = self.labels[label]
-            self.labels[label] = (first, *(row for row in listed if row.text != query))
+            self.labels[label] = (first, *(row for row in listed if row.alias or row.text != query))
 
     def rows(self, kind: RowKind | None = None) -> list[OracleRow]:
         """Return all rows that a search may return, of one kind or of both."""
@@ -139,9 +149,12 @@ class Oracle:
         everything = [*self.instances, *label_rows, *self.clicks.values()]
         return [row for row in everything if kind in (None, row.kind)]
 
-    def row_counts(self) -> Counter[tuple[RowKind, str, tuple[str, ...]]]:
+    def row_counts(self) -> Counter[tuple[RowKind | str, str, tuple[str, ...]]]:
         """Count the rows of each description: kind, text, and the ids that they vote for."""
-        return Counter((row.kind, row.text, tuple(sorted(row.voted))) for row in self.rows())
+        return Counter(
+            ("alias" if row.alias else row.kind, row.text, tuple(sorted(row.voted)))
+            for row in self.rows()
+        )
 
     def click_weights(self, hour: int | None = None) -> dict[tuple[str, str], float]:
         """Map (query, label id) to what an hour has left of a click's weight if it is not 1."""
@@ -223,12 +236,14 @@ class Oracle:
         )  # [R, L]
         return dict(zip(ids, (weights @ values).tolist(), strict=True))
 
-    def _row(self, kind: RowKind, text: str, voted: tuple[str, ...]) -> OracleRow:
-        role = Role.LABEL if kind is RowKind.LABEL else Role.QUERY
+    def _row(
+        self, kind: RowKind, text: str, voted: tuple[str, ...], *, alias: bool = False
+    ) -> OracleRow:
+        role = Role.LABEL if alias or kind is RowKind.LABEL else Role.QUERY
         vector = encode(self.encoder, [text], role=role)[0].astype(np.float16).astype(np.float32)
-        if kind is RowKind.INSTANCE:
+        if role is Role.QUERY:
             vector = self._fused(vector).astype(np.float16).astype(np.float32)
-        return OracleRow(kind=kind, text=text, vector=vector, voted=voted)
+        return OracleRow(kind=kind, text=text, vector=vector, voted=voted, alias=alias)
 
     def _query(self, text: str, items: Sequence[str] | None = None) -> Floats:
         return self._fused(encode(self.encoder, [text], role=Role.QUERY)[0], items)

@@ -1,6 +1,7 @@
 """Read the content of a view row by row, or through a search.
 
-A row is described by its kind, its text and the ids of the labels that it votes for.
+A row is described by its kind ("alias" for one), its text and the ids of the labels that it votes
+for.
 """
 
 from collections import Counter
@@ -13,7 +14,7 @@ from service.core.memory.view import View
 from service.core.types import Label, Role, RowKind, Rows
 from tests.support.changes import ENCODER
 
-Row = tuple[RowKind, str, tuple[str, ...]]
+Row = tuple[RowKind | str, str, tuple[str, ...]]
 PlanValues = list[tuple[int, int, list[int]]]
 
 
@@ -31,12 +32,16 @@ def described_rows(view: View) -> list[Row]:
     votes = np.split(columns, np.cumsum(counts)[:-1]) if len(rows) else []
     return [
         (
-            RowKind.INSTANCE if instance else RowKind.LABEL,
+            "alias" if alias else RowKind.INSTANCE if instance else RowKind.LABEL,
             view.text(row),
             tuple(sorted(view.labels.id_at(column) for column in voted.tolist())),
         )
-        for row, instance, voted in zip(
-            rows.tolist(), view.is_instance(rows).tolist(), votes, strict=True
+        for row, instance, alias, voted in zip(
+            rows.tolist(),
+            view.is_instance(rows).tolist(),
+            view.is_alias(rows).tolist(),
+            votes,
+            strict=True,
         )
     ]
 
@@ -57,9 +62,9 @@ def vote_weights(view: View) -> dict[tuple[str, str], float]:
 
 
 def label_frequencies(view: View) -> Rows:
-    """Return how many alive instance rows vote for each column of V."""
+    """Return how many alive instance rows without aliases vote for each column of V."""
     rows = alive_rows(view)
-    columns, _ = view.votes(rows[view.is_instance(rows)])
+    columns, _ = view.votes(rows[view.is_instance(rows) & ~view.is_alias(rows)])
     return np.bincount(columns, minlength=view.labels.columns)
 
 

@@ -101,7 +101,8 @@ class Dataset:
 
     Each text was made by joining `fields`. `source` names the data's origin. `learned` names the
     events of a label log that the data include. `label_fields` become the metadata of a bundle's
-    labels, and have nothing to do with the items of `label_metadata`.
+    labels, and have nothing to do with the items of `label_metadata`. `label_aliases` become the
+    aliases of a bundle's labels; training ignores both.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Dataset:
     label_metadata: csr_matrix | None = None  # [L, M] float32, every entry is 1
     metadata: Texts | None = None  # M
     label_fields: tuple[Metadata, ...] | None = None  # L
+    label_aliases: tuple[tuple[str, ...], ...] | None = None  # L
     source: str = ""
     learned: LearnedFacts | None = None
 
@@ -124,9 +126,11 @@ class Dataset:
             _check_shape(f"{side}.filtered", split.filtered, shape)
             self._check_metadata(f"{side}.metadata_of", split.metadata_of, len(split))
         self._check_metadata("label_metadata", self.label_metadata, len(self.labels))
-        if self.label_fields is not None and len(self.label_fields) != len(self.labels):
-            message = f"{len(self.label_fields)} rows of fields for {len(self.labels)} labels"
-            raise InvalidInput(message, field="label_fields")
+        for name in ("label_fields", "label_aliases"):
+            of_labels = getattr(self, name)
+            if of_labels is not None and len(of_labels) != len(self.labels):
+                message = f"{name} has {len(of_labels)} entries for {len(self.labels)} labels"
+                raise InvalidInput(message, field=name)
 
     def inverse_propensities(self, labels_of: csr_matrix | None = None) -> Doubles:
         """Return `inverse_propensity` of all labels [L] in training rows, by default in all."""

@@ -1,6 +1,7 @@
-"""Typed fields of labels, such as price and brand: the metadata that a bundle's labels get.
+"""Typed fields of labels, such as price and brand, and aliases, such as product codes.
 
-Filters of `/predict` read them. A value is a string, a number, a boolean or a list of strings.
+The fields become the metadata of a bundle's labels, which filters of `/predict` read. A value is a
+string, a number, a boolean or a list of strings. Aliases are further texts of a label.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from service.core.label_filter import (
     list_items,
     metadata_bytes,
 )
+from service.core.text_identity import MOST_ALIASES, MOST_TEXT_CHARACTERS, distinct_aliases
 
 # As in JSON. A number with leading zeros is a code: as a number it would lose them.
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -57,6 +59,27 @@ def require_postable(fields: Metadata, *, path: Path, line: int) -> None:
         if count > most:
             message = f"the label has {count:,} {what}; at most {most:,} are allowed"
             raise InvalidData(path, message, line=line)
+
+
+def checked_aliases(text: str, aliases: Any) -> tuple[str, ...]:
+    """Return the aliases of the label with this text, each once and without the text.
+
+    Raises `ValueError` for what is no list of texts.
+    """
+    listed: list[Any] | tuple[Any, ...] = aliases if isinstance(aliases, list | tuple) else [None]
+    if not all(isinstance(alias, str) and alias.strip() for alias in listed):
+        raise ValueError("must be a list of texts that are not empty")
+    return distinct_aliases(text, map(str.strip, listed))
+
+
+def require_postable_aliases(aliases: Sequence[str]) -> None:
+    """Raise `ValueError` for aliases that the service would refuse with its default limits."""
+    if any(len(alias) > MOST_TEXT_CHARACTERS for alias in aliases):
+        raise ValueError(f"an alias has more than {MOST_TEXT_CHARACTERS:,} characters")
+    if len(aliases) > MOST_ALIASES:
+        raise ValueError(
+            f"the label has {len(aliases)} aliases; at most {MOST_ALIASES} are allowed"
+        )
 
 
 def typed_cells(cells: Sequence[str]) -> Sequence[MetadataValue]:

@@ -153,10 +153,18 @@ class CollectedPairs:
 
     def label_fields(self) -> tuple[Metadata, ...] | None:
         """Return the fields of each label [L], or None if the catalogue has none."""
-        if self._catalogue.fields is None:
-            return None
-        unknown = len(self.labels) - len(self._catalogue.labels)
-        return (*self._catalogue.fields, *({} for _ in range(unknown)))
+        fields = self._catalogue.fields
+        return None if fields is None else (*fields, *({} for _ in range(self._unknown)))
+
+    def label_aliases(self) -> tuple[tuple[str, ...], ...] | None:
+        """Return the aliases of each label [L], or None if the catalogue has none."""
+        aliases = self._catalogue.aliases
+        return None if aliases is None else (*aliases, *[()] * self._unknown)
+
+    @property
+    def _unknown(self) -> int:
+        """The number of labels that the catalogue does not have; they come last."""
+        return len(self.labels) - len(self._catalogue.labels)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -269,9 +277,9 @@ def from_table(
     same text, while a text may have several ids. A label whose text equals the query is filtered
     for that query. A query or label has the metadata items of all its rows.
 
-    All labels of the `catalogue` are in the data set, with its texts, ids and fields. If there is
-    no column of label ids, the column of labels holds ids or texts of the catalogue. Labels that
-    the catalogue does not have are kept; they have no fields.
+    All labels of the `catalogue` are in the data set, with its texts, ids, aliases and fields. If
+    there is no column of label ids, the column of labels holds ids or texts of the catalogue, but
+    no aliases. Labels that the catalogue does not have are kept, without aliases and fields.
 
     `delimiter` separates the columns of csv files. `on_bad` is called with each bad row's error.
 
@@ -318,6 +326,7 @@ def from_table(
         label_metadata=of_labels,
         metadata=metadata,
         label_fields=pairs.label_fields(),
+        label_aliases=pairs.label_aliases(),
         source=pairs.path.name,
     )
     in_train, in_test = (

@@ -119,7 +119,7 @@ def _draw_novel(drawable: csr_matrix, rng: np.random.Generator, *, fraction: flo
 
 def _relabelled(dataset: Dataset, columns: Rows, *, train: Split, name: str) -> Dataset:
     """The data set with only the labels `columns`, in that order, and another train split."""
-    fields = dataset.label_fields
+    fields, aliases = dataset.label_fields, dataset.label_aliases
     return replace(
         dataset,
         name=f"{dataset.name}-{name}",
@@ -128,6 +128,7 @@ def _relabelled(dataset: Dataset, columns: Rows, *, train: Split, name: str) -> 
         labels=dataset.labels.select(columns),
         label_metadata=rows_of(dataset.label_metadata, columns),
         label_fields=fields and tuple(fields[column] for column in columns.tolist()),
+        label_aliases=aliases and tuple(aliases[column] for column in columns.tolist()),
     )
 
 

@@ -21,8 +21,10 @@
 | `instances/texts.*`             | instance texts, see `text_store`                           |
 | `instances/clicks.npy`          | in snapshots: int64, ascending, the instances that were    |
 |                                 | posted as clicks, so that a repeated click replaces its row|
+| `instances/aliases.npy`         | optional: int64, ascending, the instances that are aliases |
+|                                 | of labels; each votes for its label alone                  |
 | `labels/ids.*`, `labels/texts.*`| label ids (with lookup) and texts                          |
-| `labels/details.*`              | optional: metadata, queries, ... see `label_details`       |
+| `labels/details.*`              | optional: metadata, aliases, ... see `label_details`       |
 | `rules.json`                    | in snapshots: the rules, see `rules`                       |
 | `words/*`                       | the lexical index of all rows, see `word_files`            |
 | `novel/*`                       | optional: IRENE's combiner and classifiers, `irene_files`  |
@@ -72,6 +74,7 @@ INDPTR, INDICES = "values/indptr.npy", "values/indices.npy"
 VOTE_WEIGHTS, VOTE_HOURS = "values/weights.npy", "values/hours.npy"
 HUBS, RULES = "hubs.npy", "rules.json"
 INSTANCE_TEXTS, CLICKS = "instances/texts", "instances/clicks.npy"
+ALIASES = "instances/aliases.npy"
 LABEL_IDS, LABEL_TEXTS, LABEL_DETAILS = "labels/ids", "labels/texts", "labels/details"
 MOST_VOTE_WEIGHT = 1e9
 MOST_HUBNESS = 4.0  # more than two cosines can differ
@@ -90,6 +93,7 @@ class Bundle:
     indices: Indices
     instance_texts: TextStore
     clicks: Rows  # rows of posted instances, ascending
+    aliases: Rows  # instance rows that are aliases of labels, ascending
     posted: Rows  # rows that were posted while a service ran, ascending
     label_ids: TextStore
     label_texts: TextStore
@@ -200,12 +204,17 @@ def open_bundle(folder: Path, *, verify: bool = True, device: ScanDevice | None 
         instance_texts=TextStore(folder / INSTANCE_TEXTS, count=memory.instances),
         **{
             field: mapped(folder / name, np.int64) if name in facts.files else np.zeros(0, np.int64)
-            for field, name in (("clicks", CLICKS), ("posted", word_files.POSTED))
+            for field, name in (
+                ("clicks", CLICKS),
+                ("aliases", ALIASES),
+                ("posted", word_files.POSTED),
+            )
         },
         label_ids=TextStore(folder / LABEL_IDS, lookup=True, count=memory.labels),
         label_texts=TextStore(folder / LABEL_TEXTS, count=memory.labels),
         label_details=LabelDetails(
-            TextStore(folder / LABEL_DETAILS, count=memory.labels) if has_details else None
+            TextStore(folder / LABEL_DETAILS, count=memory.labels) if has_details else None,
+            aliased=ALIASES in facts.files,
         ),
         words=word_files.read(folder, rows=memory.rows, verify=verify),
         novel=None
@@ -288,6 +297,7 @@ def _check_numbers(bundle: Bundle) -> None:
         require_within(folder / HUBS, bundle.hubs, -MOST_HUBNESS, MOST_HUBNESS)
     for name, rows, stop in (
         (CLICKS, bundle.clicks, bundle.instances),
+        (ALIASES, bundle.aliases, bundle.instances),
         (word_files.POSTED, bundle.posted, bundle.manifest.memory.rows),
     ):
         require_within(folder / name, rows, 0, stop)

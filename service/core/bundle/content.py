@@ -19,6 +19,7 @@ import orjson
 
 from service.core.bundle import irene_files, item_files, manifest, reranker_files, word_files
 from service.core.bundle.bundle import (
+    ALIASES,
     BASE_SEGMENT,
     CLICKS,
     ENCODER,
@@ -91,6 +92,8 @@ class BundleContent:
     vote_hours: Indices | None = None  # of `indices`; None: no weight decays
     hubs: Halves | None = None  # [N + L], if the predictor's `hubs` are above 0
     clicks: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # posted instances
+    # Instance rows that are aliases; the label details name those of each label.
+    aliases: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
     posted: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # all posted rows
     label_details: Sequence[str] = ()  # [L] texts from `label_details.dump`, or empty
     rules: Sequence[Rule] = ()
@@ -222,8 +225,9 @@ def _write_rows(content: BundleContent, folder: Path) -> None:
         np.save(folder / VOTE_HOURS, content.vote_hours.astype(np.int32))
     if content.hubs is not None:
         np.save(folder / HUBS, content.hubs.astype(np.float16))
-    if len(content.clicks):
-        np.save(folder / CLICKS, content.clicks.astype(np.int64))
+    for name, rows in ((CLICKS, content.clicks), (ALIASES, content.aliases)):
+        if len(rows):
+            np.save(folder / name, rows.astype(np.int64))
 
 
 def _indexed(content: BundleContent, folder: Path, progress: Progress) -> ItemFiles | None:

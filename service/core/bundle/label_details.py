@@ -1,9 +1,10 @@
 """Details of labels beyond id and text: their metadata, and more if they were posted.
 
 A bundle with details stores one JSON document per label, or an empty text for a label that has
-none: `{"queries": [...], "metadata": {...}, "novel": true, "version": 17, "rows": [3, 4],
-"expires_at": 1796000000.0}`. `rows` are the instance rows of the label's queries. They are deleted
-when the label is posted again. A date that a label does not have is left out.
+none: `{"aliases": [...], "queries": [...], "metadata": {...}, "novel": true, "version": 17, "rows":
+[3, 4], "expires_at": 1796000000.0}`. `rows` are the instance rows of the label's aliases, and then
+of its queries. They are deleted when the label is posted again. What a label does not have, such as
+aliases or a date, is left out.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from service.core.label_filter import Metadata, as_metadata
 class Details:
     """The details of one label. `Label` describes all fields except `rows`."""
 
+    aliases: tuple[str, ...] = ()
     queries: tuple[str, ...] = ()
     metadata: Metadata = field(default_factory=dict)
     novel: bool = False
@@ -39,14 +41,18 @@ _NONE = Details()
 class LabelDetails:
     """The details of a bundle's labels, by column. `store` is None in a bundle without details."""
 
-    def __init__(self, store: TextStore | None) -> None:
-        """Read details from `store`, which has one text per label."""
-        self.store = store
+    def __init__(self, store: TextStore | None, *, aliased: bool = False) -> None:
+        """Read details from `store`, which has one text per label; `aliased`: some have aliases."""
+        self.store, self._aliased = store, aliased
 
     def at(self, column: int) -> Details:
         """Return the details of the label at `column`."""
         text = "" if self.store is None else self.store[column]
         return parse(text) if text else _NONE
+
+    def aliases_at(self, column: int) -> tuple[str, ...]:
+        """Return the aliases of the label at `column`; reads nothing if no label has any."""
+        return self.at(column).aliases if self._aliased else ()
 
     def verify(self, *, instances: int) -> None:
         """Raise `BundleAltered` unless all details are readable and all rows below `instances`."""
@@ -81,6 +87,8 @@ def dump(details: Details) -> str:
     written = {name: value for name, value in vars(details).items() if value is not None}
     if details.boost == 1.0:
         del written["boost"]
+    if not details.aliases:
+        del written["aliases"]
     return orjson.dumps(written).decode()
 
 
@@ -89,5 +97,6 @@ def parse(text: str) -> Details:
     document: dict[str, Any] = orjson.loads(text)
     for name in ("queries", "rows"):
         document[name] = tuple(document[name])
+    document["aliases"] = tuple(document.get("aliases", ()))
     document["metadata"] = as_metadata(document.get("metadata", {}))
     return Details(**document)

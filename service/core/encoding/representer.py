@@ -3,9 +3,9 @@
 Encoding children compute these rows before a write, and the write stores them in the log. If the
 encoder has changed since, a replay computes them again.
 
-Clients post labels (a text and queries), instances (a query) and items of the item memory (a text).
-The row of a query or item is the vector of its text. A label's own row is the vector E(z_u) of its
-text, or IRENE's C(u) if the bundle has a combiner (see `irene`).
+Clients post labels (a text, aliases and queries), instances (a query) and items of the item memory
+(a text). The row of an alias, a query or an item is the vector of its text. A label's own row is
+the vector E(z_u) of its text, or IRENE's C(u) if the bundle has a combiner (see `irene`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Neighbour:
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class EncodedItem:
-    """The rows of an item, fp16 [1 + queries, d] or [1, d], and the neighbours of a label."""
+    """The rows of an item, fp16 [n, d] for its n texts, and the neighbours of a label."""
 
     rows: Halves
     neighbours: tuple[Neighbour, ...] = ()
@@ -63,7 +63,10 @@ class Representer:
         encoded_items = [EncodedItem(rows=rows.astype(np.float16)) for rows in vectors]
         labels = [place for place, item in enumerate(items) if item[0][0] is Role.LABEL]
         if self._novel is not None and labels:
-            enriched = self._novel.encode_labels([vectors[place] for place in labels])
+            enriched = self._novel.encode_labels(
+                [vectors[place] for place in labels],
+                queries_from=[_texts_of_label(items[place]) for place in labels],
+            )
             for place, encoded in zip(labels, enriched, strict=True):
                 encoded_items[place] = encoded
         return encoded_items
@@ -76,6 +79,11 @@ class Representer:
         vectors = self._encoder.embed(tokens)
         ends = np.cumsum([len(item) for item in items])
         return np.split(vectors, ends[:-1])
+
+
+def _texts_of_label(item: ItemTexts) -> int:
+    """Count a label's own texts, which come before its queries: its text and its aliases."""
+    return sum(role is Role.LABEL for role, _ in item)
 
 
 class NovelPart:
@@ -93,14 +101,19 @@ class NovelPart:
             refinement=files.facts.refinement,
         )
 
-    def encode_labels(self, vectors: Sequence[Floats]) -> list[EncodedItem]:
-        """Return labels' rows, given the vectors [1 + queries, d] of their texts and queries."""
+    def encode_labels(
+        self, vectors: Sequence[Floats], *, queries_from: Sequence[int]
+    ) -> list[EncodedItem]:
+        """Return labels' rows, given the vectors [1 + aliases + queries, d] of their texts.
+
+        `queries_from` are the places of the first queries. Aliases stay as they are.
+        """
         texts = np.stack([label_vectors[0] for label_vectors in vectors])
         no_query = np.full(texts.shape[1], np.nan, np.float32)
         mean_queries = np.stack(
             [
-                label_vectors[1:].mean(axis=0) if len(label_vectors) > 1 else no_query
-                for label_vectors in vectors
+                label_vectors[first:].mean(axis=0) if len(label_vectors) > first else no_query
+                for label_vectors, first in zip(vectors, queries_from, strict=True)
             ]
         )
         represented = self._novel_labels.represent(texts, mean_queries)

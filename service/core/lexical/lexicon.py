@@ -112,7 +112,7 @@ class WordPart:
     def are_posted(self, places: Indices) -> Bools:
         """Return which rows at `places` were posted."""
         posted = self.posted
-        return np.ones(len(places), bool) if posted is None else _contained(places, posted)
+        return np.ones(len(places), bool) if posted is None else contained(places, posted)
 
     def covered(self, places_of_words: Sequence[Indices]) -> tuple[Rows, Rows]:
         """Return the rows that have no other words than these, and their numbers of words."""
@@ -165,7 +165,7 @@ class Lexicon:
         total = 0
         for places in zip(self._places(one), self._places(other), strict=True):
             few, many = sorted(places, key=len)
-            total += int(np.count_nonzero(_contained(few, many)))
+            total += int(np.count_nonzero(contained(few, many)))
         return total
 
     def matches(self, query: str, *, share: float) -> Matches:
@@ -297,18 +297,18 @@ def _matched(
     coverage, has_all = np.zeros(len(rows)), np.full(len(rows), any(one.is_code for one in words))
     if len(rows):
         for word, weight in zip(words, weights, strict=True):
-            inside = _contained(rows, word.places[place])
+            inside = contained(rows, word.places[place])
             coverage += weight * inside
             has_all &= inside
     return part.numbered(rows), coverage, part.are_posted(rows) | has_all
 
 
-def _contained(few: Indices, many: Indices | Rows) -> Bools:
-    """Return which of some places [n] are among others, both ascending."""
+def contained(some: Indices | Rows, many: Indices | Rows) -> Bools:
+    """Return which of some places [n] are among others; the others ascend."""
     if not len(many):
-        return np.zeros(len(few), bool)
-    found = np.minimum(np.searchsorted(many, few), len(many) - 1)
-    return np.asarray(many[found] == few)
+        return np.zeros(len(some), bool)
+    found = np.minimum(np.searchsorted(many, some), len(many) - 1)
+    return np.asarray(many[found] == some)
 
 
 def _best(rows: Rows, coverage: Doubles, alone: Bools) -> Matches:

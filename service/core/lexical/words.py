@@ -118,16 +118,18 @@ class TypedQuery:
         """All words of the query, wholes and pieces."""
         return {*self.wholes, *self.pieces}
 
-    def match(self, keyword: str) -> MatchType:
-        """Return how a keyword matches the query."""
-        wholes, pieces = _in_words(keyword)
-        if not wholes:
-            return "broad"
-        if "".join(wholes) == self.joined:
-            return "exact"
-        if _in_order(wholes, self.wholes) or _in_order(pieces, self.pieces):
-            return "phrase"
-        return "broad"
+    def match(self, *texts: str) -> MatchType:
+        """Return how a keyword with these texts matches the query: the text that matches best."""
+        best: MatchType = "broad"
+        for text in texts:
+            wholes, pieces = _in_words(text)
+            if not wholes:
+                continue
+            if "".join(wholes) == self.joined:
+                return "exact"
+            if _in_order(wholes, self.wholes) or _in_order(pieces, self.pieces):
+                best = "phrase"
+        return best
 
     def contains(self, text: str) -> bool:
         """Return whether all words of `text` are in the query, in any order."""

@@ -159,7 +159,8 @@ class Draft:
     def _put_label(self, change: PutLabel) -> None:
         posted, known = change.label, self.labels.get(change.label.id)
         column = self.labels.columns if known is None else known.index
-        if known is None or (known.text, known.queries) != (posted.text, posted.queries):
+        texts = posted.text, posted.aliases, posted.queries
+        if known is None or (known.text, known.aliases, known.queries) != texts:
             if known is not None:
                 self._tombstone_rows_of_label(column)
             self._append_rows_of_label(change, column)
@@ -168,6 +169,7 @@ class Draft:
                 index=column,
                 id=posted.id,
                 text=posted.text,
+                aliases=posted.aliases,
                 queries=posted.queries,
                 metadata=posted.metadata,
                 novel=known.novel if known else True,
@@ -283,11 +285,12 @@ class Draft:
         label = self.labels.at(column)
         if query not in label.queries:
             return
-        first, *rows = self.ownership.rows_of_label(column, self._view.bundle)
-        listed = list(zip(label.queries, rows, strict=True))
-        self._pending.tombstone(row for other, row in listed if other == query)
-        kept = [row for other, row in listed if other != query]
-        self.ownership = self.ownership.with_label_rows(column, [first, *kept])
+        rows, aliases = self.ownership.rows_of_label(column, self._view.bundle), len(label.aliases)
+        own, listed = rows[: 1 + aliases], zip(label.queries, rows[1 + aliases :], strict=True)
+        of_others = {row: other for other, row in listed if other != query}
+        self._pending.tombstone(set(rows).difference(own, of_others))
+        rows = (*own, *of_others)
+        self.ownership = self.ownership.with_label_rows(column, rows, aliases=aliases)
         queries = tuple(other for other in label.queries if other != query)
         self.labels = self.labels.put(replace(label, queries=queries, version=version))
 
@@ -302,16 +305,16 @@ class Draft:
         return self._view.vectors(np.array([row]))[0] if pending is None else pending.vector
 
     def _append_rows_of_label(self, change: PutLabel, column: int) -> None:
-        """Append a label row for the text and an instance row for each query."""
-        votes = np.array([column], np.int32)
-        texts = [change.label.text, *change.label.queries]
-        kinds = [RowKind.LABEL, *(RowKind.INSTANCE for _ in change.label.queries)]
-        vectors = [change.vectors[0], *self._fused(change.vectors[1:])]
+        """Append a label row for the text and an instance row for each alias and each query."""
+        label, votes = change.label, np.array([column], np.int32)
+        texts, own = [label.text, *label.aliases, *label.queries], 1 + len(label.aliases)
+        kinds = [RowKind.LABEL, *[RowKind.INSTANCE] * (len(texts) - 1)]
+        vectors = [*change.vectors[:own], *self._fused(change.vectors[own:])]
         rows = [
             self._pending.append(NewRow(kind=kind, text=text, votes=votes, vector=vector))
             for kind, text, vector in zip(kinds, texts, vectors, strict=True)
         ]
-        self.ownership = self.ownership.with_label_rows(column, rows)
+        self.ownership = self.ownership.with_label_rows(column, rows, aliases=own - 1)
 
     def _projected(self, vectors: Halves) -> Halves:
         """Return what queries read of items [m, 2, d], given their vectors [m, d]."""

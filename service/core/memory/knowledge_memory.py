@@ -176,6 +176,6 @@ def bytes_of_item(item: Posted, *, dimension: int) -> int:
     if isinstance(item, NewInstance):
         votes, special = len(item.labels), vote_of(item) != PLAIN
         return bytes_of_row(item.query, votes=votes, dimension=dimension, special=special)
-    texts = (item.text, *item.queries)
+    texts = (item.text, *item.aliases, *item.queries)
     rows = sum(bytes_of_row(text, votes=1, dimension=dimension) for text in texts)
     return rows + bytes_of_label(item)

@@ -35,6 +35,7 @@ _NO_COLUMNS: Indices = np.zeros(0, np.int32)
 # Estimated bytes of main memory, in addition to the rows.
 BYTES_A_LABEL = 1_100  # the label's object, its identity, and its entries in the maps
 BYTES_A_QUERY = 8  # only a reference: the text belongs to the row
+BYTES_AN_ALIAS = 170  # a reference, and the row's entry among all rows of aliases
 BYTES_AN_ENTRY = 270  # the objects of one metadata entry, and its place among the fields
 
 
@@ -167,7 +168,8 @@ class LabelTable:
 
         A label without an id gets the id of the known label with the same text identity. If several
         labels have this identity, the label with the identity as its id is preferred, then the
-        first column. If no label has it, the identity becomes the id (`free_id`).
+        first column. If no label has it, the identity becomes the id (`free_id`). Aliases of known
+        labels do not count.
 
         Raises `InvalidInput` if the id is stored for a label that is not the tenant's.
         """
@@ -201,6 +203,7 @@ class LabelTable:
         return NewLabel(
             id=label.id,
             text=label.text,
+            aliases=label.aliases,
             queries=label.queries,
             metadata=label.metadata,
             starts_at=label.starts_at,
@@ -218,6 +221,7 @@ class LabelTable:
             index=column,
             id=self._shown(self.base_ids[column]),
             text=self.base_texts[column],
+            aliases=details.aliases,
             queries=details.queries,
             metadata=details.metadata,
             novel=details.novel,
@@ -227,18 +231,30 @@ class LabelTable:
             boost=details.boost,
         )
 
-    def shown_at(self, column: int) -> tuple[str, str, bool, Metadata]:
-        """Return id, text, `novel` and metadata, which answers show, in half the time of `at`."""
+    def shown_at(self, column: int) -> tuple[str, tuple[str, ...], bool, Metadata]:
+        """Return what answers show, in half the time of `at`: id, texts, `novel` and metadata.
+
+        The texts are the label's text and its aliases.
+        """
         label = self.live.get(column)
         if label is not None:
-            return self._shown(label.id), label.text, label.novel, label.metadata
+            texts = label.text, *label.aliases
+            return self._shown(label.id), texts, label.novel, label.metadata
         details, label_id = self.base_details.at(column), self._shown(self.base_ids[column])
-        return label_id, self.base_texts[column], details.novel, details.metadata
+        texts = self.base_texts[column], *details.aliases
+        return label_id, texts, details.novel, details.metadata
 
     def text_at(self, column: int) -> str:
         """Return the text of a column's label."""
         label = self.live.get(column)
         return self.base_texts[column] if label is None else label.text
+
+    def texts_at(self, column: int) -> tuple[str, ...]:
+        """Return the text and the aliases of a column's label."""
+        label = self.live.get(column)
+        if label is not None:
+            return (label.text, *label.aliases)
+        return (self.base_texts[column], *self.base_details.aliases_at(column))
 
     def id_at(self, column: int) -> str:
         """Return the label id of a column."""
@@ -347,7 +363,7 @@ class LabelTable:
 
 
 def bytes_of_label(label: Label | NewLabel) -> int:
-    """Return the bytes of a label without its rows: its id, metadata and queries."""
+    """Return the bytes of a label without its rows: its id, metadata, aliases and queries."""
     of_metadata = BYTES_AN_ENTRY * len(label.metadata) + metadata_bytes(label.metadata)
-    of_queries = BYTES_A_QUERY * len(label.queries)
-    return BYTES_A_LABEL + len(label.id.encode()) + of_queries + of_metadata
+    of_texts = BYTES_AN_ALIAS * len(label.aliases) + BYTES_A_QUERY * len(label.queries)
+    return BYTES_A_LABEL + len(label.id.encode()) + of_texts + of_metadata

@@ -16,6 +16,7 @@ from rpds import HashTrieMap, HashTrieSet
 from service.core.bundle.bundle import Bundle
 from service.core.memory.decay import PLAIN, Vote
 from service.core.memory.label_table import LabelTable
+from service.core.types import Rows
 
 NEWEST_QUERIES = 100  # queries of a column that are kept in order
 
@@ -71,8 +72,8 @@ class RowOwnership:
     """The rows of labels and of posted queries.
 
     `label_rows` holds, by column, the rows of each posted label. The label's next version replaces
-    these rows. `clicks` holds the posted queries. `queries_by_column` holds, by column, the queries
-    that vote for it.
+    these rows. `aliases` are those of them that hold aliases. `clicks` holds the posted queries.
+    `queries_by_column` holds, by column, the queries that vote for it.
 
     `reduced` holds the bundle's training rows that lost votes by unlearning, each with the row that
     has its other votes; that row is -1 if there are none. `lost_votes` counts, by column, the votes
@@ -80,6 +81,7 @@ class RowOwnership:
     """
 
     label_rows: HashTrieMap[int, tuple[int, ...]] = field(default_factory=HashTrieMap)
+    aliases: HashTrieSet[int] = field(default_factory=HashTrieSet)
     clicks: HashTrieMap[str, Click] = field(default_factory=HashTrieMap)
     queries_by_column: HashTrieMap[int, VotingQueries] = field(default_factory=HashTrieMap)
     reduced: HashTrieMap[int, Click] = field(default_factory=HashTrieMap)
@@ -94,7 +96,7 @@ class RowOwnership:
         return ownership
 
     def rows_of_label(self, column: int, bundle: Bundle) -> tuple[int, ...]:
-        """Return the row of a label's text, followed by the rows of its queries."""
+        """Return the row of a label's text, then the rows of its aliases and of its queries."""
         posted = self.label_rows.get(column)
         if posted is not None:
             return posted
@@ -117,17 +119,34 @@ class RowOwnership:
     def trained(self, query: str, bundle: Bundle) -> Mapping[int, Click]:
         """Return the bundle's training rows of exactly this query, with the votes that each has.
 
-        Votes for deleted labels may be among them.
+        Votes for deleted labels may be among them. Aliases of labels are no training rows.
         """
         rows = bundle.words.places_of_all(query)
         candidates = bundle.wordless if rows is None else rows[rows < bundle.instances]
         found = bundle.instance_texts.equal_to(query, candidates).tolist()
-        trained = [row for row in found if not _is_posted(bundle, row)]
+        others = (bundle.posted, bundle.aliases)
+        trained = [row for row in found if not any(_is_among(rows, row) for rows in others)]
         return {row: self.reduced.get(row) or _votes_in(bundle, row) for row in trained}
 
-    def with_label_rows(self, column: int, rows: Sequence[int]) -> RowOwnership:
-        """Return the ownership with these rows for the label at `column`."""
-        return replace(self, label_rows=self.label_rows.insert(column, tuple(rows)))
+    def with_label_rows(
+        self, column: int, rows: Sequence[int], *, aliases: int = 0
+    ) -> RowOwnership:
+        """Return the ownership with these rows for the label at `column`.
+
+        Behind the row of the text are those of `aliases`, which replace the earlier ones.
+        """
+        return replace(
+            self,
+            label_rows=self.label_rows.insert(column, tuple(rows)),
+            aliases=self._without_aliases(column).update(rows[1 : 1 + aliases]),
+        )
+
+    def _without_aliases(self, column: int) -> HashTrieSet[int]:
+        """Return `aliases` without those of the label at `column`."""
+        kept = self.aliases
+        for row in self.label_rows.get(column, ()) if len(kept) else ():
+            kept = kept.discard(row)
+        return kept
 
     def with_click(self, query: str, click: Click) -> RowOwnership:
         """Return the ownership with this row and these votes for a posted query."""
@@ -183,6 +202,7 @@ class RowOwnership:
         ownership = replace(
             self,
             label_rows=self.label_rows.discard(column),
+            aliases=self._without_aliases(column),
             clicks=clicks,
             queries_by_column=self.queries_by_column.discard(column),
         )
@@ -229,6 +249,7 @@ def _votes_in(bundle: Bundle, row: int) -> Click:
     return Click(row=row, columns=tuple(columns), votes=special or ALL_PLAIN)
 
 
-def _is_posted(bundle: Bundle, row: int) -> bool:
-    place = int(np.searchsorted(bundle.posted, row))
-    return place < len(bundle.posted) and bool(bundle.posted[place] == row)
+def _is_among(rows: Rows, row: int) -> bool:
+    """Return whether a row is one of `rows`, which ascend."""
+    place = int(np.searchsorted(rows, row))
+    return place < len(rows) and bool(rows[place] == row)

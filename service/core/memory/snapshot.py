@@ -77,6 +77,7 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
             ),
             np.int64,
         ),
+        aliases=np.flatnonzero(view.is_alias(instances)),
         posted=np.flatnonzero(view.posted(kept)),
         hubs=None if view.bundle.hubs is None else view.penalties(kept),
         label_details=_details(view, labels, new_row),
@@ -115,6 +116,7 @@ def _details(view: View, labels: Sequence[Label], new_row: dict[int, int]) -> li
     details = [
         dump(
             Details(
+                aliases=label.aliases,
                 queries=label.queries,
                 metadata=label.metadata,
                 novel=label.novel,

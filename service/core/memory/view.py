@@ -30,7 +30,7 @@ from service.core.index.parts import Part, with_sealed
 from service.core.items.fusion import FusedQueries, OnnxFusion, fused
 from service.core.items.item_memory import ItemMemory
 from service.core.lexical.hybrid import Match, with_matches
-from service.core.lexical.lexicon import NO_MATCHES, Lexicon
+from service.core.lexical.lexicon import NO_MATCHES, Lexicon, contained
 from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
 from service.core.memory.decay import Decay
 from service.core.memory.label_table import LabelTable
@@ -233,7 +233,7 @@ class View:
         """Find the rows that may vote for queries [B] with vectors [B, d], by both.
 
         `words` is what shared words add to the cosines of trained rows; with None, words find
-        nothing. `covered` adds the labels that consist of words of the query. Returns what
+        nothing. `covered` adds texts of labels that consist of words of the query. Returns what
         `retrieve` does, with up to `MOST_MATCHES` further rows per query, and `MOST_COVERED`.
         Hubs come later than there if the bundle says so.
         """
@@ -271,22 +271,25 @@ class View:
         """
         matches = NO_MATCHES if words is None else self.lexicon.matches(query, share=words)
         rows, added = matches.of_kind(kind, self.is_instance).adding(words or 0.0)
-        if covered and kind is not RowKind.INSTANCE:
-            further = np.setdiff1d(self.covered_labels(query), rows)
+        if covered and (kind is not RowKind.INSTANCE or self.has_aliases):
+            texts = self.covered_labels(query)
+            if kind is not None:
+                texts = texts[self.is_instance(texts) == (kind is RowKind.INSTANCE)]
+            further = np.setdiff1d(texts, rows)
             every = np.concatenate([rows, further])
             order = np.argsort(every)
             return every[order], np.concatenate([added, np.zeros(len(further))])[order]
         return rows, added
 
     def covered_labels(self, query: str) -> Rows:
-        """Return the rows of labels that consist of words of a query."""
+        """Return the texts and aliases of labels that consist of words of a query, as rows."""
         rows = self.lexicon.covered(query)
-        return rows[~self.is_instance(rows)]
+        return rows[self.is_text_of_label(rows)]
 
     def labels_with_words(self, text: str) -> LabelTable:
-        """Return the table of the labels alone whose texts contain all words of `text`."""
+        """Return the table of the labels alone of which a text or alias has all words of `text`."""
         rows = self.lexicon.containing(text)
-        columns, _ = self.votes(rows[~self.is_instance(rows)])
+        columns, _ = self.votes(rows[self.is_text_of_label(rows)])
         found = np.zeros(self.labels.columns, bool)
         found[columns] = True
         return self.labels.only(found)
@@ -297,6 +300,24 @@ class View:
         for part, places in self._by_part(rows):
             instance[places] = part.is_instance(rows[places])
         return instance
+
+    @property
+    def has_aliases(self) -> bool:
+        """Whether a label has aliases, or a label of the bundle had some."""
+        return len(self.bundle.aliases) > 0 or len(self.ownership.aliases) > 0
+
+    def is_alias(self, rows: Rows) -> Bools:
+        """Return which of `rows` [b] are aliases of labels; these are instance rows, too."""
+        if not self.has_aliases:
+            return np.zeros(len(rows), bool)
+        aliases, learned = contained(rows, self.bundle.aliases), rows >= self.base_rows
+        aliases[learned] = [row in self.ownership.aliases for row in rows[learned].tolist()]
+        return aliases
+
+    def is_text_of_label(self, rows: Rows) -> Bools:
+        """Return which of `rows` [b] are the text or an alias of a label."""
+        own = ~self.is_instance(rows)
+        return own | self.is_alias(rows) if self.has_aliases else own
 
     def votes(self, rows: Rows) -> Votes:
         """Return the columns [n] that `rows` [b] vote for, row after row, and each row's count [b].

@@ -40,7 +40,7 @@ FARTHEST = 4.0  # standard deviations of a feature; beyond them nothing was seen
 def features_of(view: View, reading: Reading, ranking: Ranking) -> Doubles:
     """Return the values of `FEATURES` for each label of a ranking, [k, F].
 
-    Words count as they were typed; a label's text is compared with what was searched.
+    Words count as they were typed; a label's text and aliases are compared with what was searched.
     """
     scores = np.maximum(np.array(ranking.scores, np.float64), _LEAST_SCORE)
     features = np.empty((len(scores), len(FEATURES)))
@@ -58,7 +58,8 @@ def features_of(view: View, reading: Reading, ranking: Ranking) -> Doubles:
     features[:, 3:6] = first, first - tenth, tenth - fiftieth
     features[:, 6:8] = known / max(1, len(words)), np.log1p(len(words))
     features[:, 8] = [
-        identity(view.labels.text_at(column)) == searched for column in ranking.columns
+        any(identity(text) == searched for text in view.labels.texts_at(column))
+        for column in ranking.columns
     ]
     return features
 

@@ -383,7 +383,7 @@ class Predictor:
             pins = {
                 position: column
                 for position, column in pins.items()
-                if query.match(view.labels.text_at(column)) in options.match
+                if query.match(*view.labels.texts_at(column)) in options.match
             }
         ranking = ranking.with_pins(pins, others.columns, count=options.top_k)
         return ranking._replace(steering=steering)
@@ -466,14 +466,14 @@ class Predictor:
             *(ranking.columns, ranking.scores, all_votes, confidences, boosts, explanations),
             strict=False,
         ):
-            label_id, text, novel, metadata = view.labels.shown_at(column)
+            label_id, texts, novel, metadata = view.labels.shown_at(column)
             keywords.append(
                 Keyword(
                     id=label_id,
-                    text=text,
+                    text=texts[0],
                     score=score,
                     novel=novel,
-                    match=query.match(text),
+                    match=query.match(*texts),
                     confidence=confidence,
                     metadata=metadata,
                     evidence=explanation,
@@ -517,7 +517,7 @@ def _of_types(view: View, reading: Reading, ranking: Ranking, options: PredictOp
         place
         for place, column in enumerate(ranking.columns)
         if (place < MOST_READ or column in covered)
-        and query.match(view.labels.text_at(column)) in options.match
+        and query.match(*view.labels.texts_at(column)) in options.match
     )
     return ranking.only(list(islice(typed, options.top_k)))
 
@@ -593,14 +593,15 @@ def evidence(view: View, ranking: Ranking, matches: Match) -> list[tuple[Evidenc
     added = dict(zip(matches[0].tolist(), matches[1].tolist(), strict=True))
     shared = [
         Evidence(
-            kind=RowKind.INSTANCE if is_instance else RowKind.LABEL,
+            kind="alias" if is_alias else "instance" if is_instance else "label",
             text=view.text(row),
             similarity=similarity - added.get(row, 0.0) + hub,
             words=added.get(row, 0.0),
             hub=hub,
             weight=weight,
         )
-        for is_instance, row, similarity, hub, weight in zip(
+        for is_alias, is_instance, row, similarity, hub, weight in zip(
+            view.is_alias(rows[keys]).tolist(),
             view.is_instance(rows[keys]).tolist(),
             rows[keys].tolist(),
             similarities[keys].tolist(),

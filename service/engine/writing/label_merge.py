@@ -17,6 +17,7 @@ from service.core.encoding.representer import EncodedItem
 from service.core.errors import InvalidInput, KeymatchError, Overloaded
 from service.core.label_filter import MetadataValue, list_items, metadata_bytes
 from service.core.tenant import Tenant
+from service.core.text_identity import distinct_aliases
 from service.core.types import NewLabel
 from service.engine.writing.operations import Commit, Operation, PostLabels, Written
 from service.settings import Limits
@@ -28,13 +29,14 @@ ATTEMPTS = 10  # each fails only if another write to the same label has succeede
 class LabelMerge:
     """A change of the label `id`.
 
-    `text` replaces the label's text unless it is None. `queries` are added. `metadata` replaces
-    single entries; None removes an entry. So do `dates` with `starts_at` and `expires_at`. `boost`
-    replaces the label's boost unless it is None.
+    `text` replaces the label's text unless it is None. `aliases` and `queries` are added.
+    `metadata` replaces single entries; None removes an entry. So do `dates` with `starts_at` and
+    `expires_at`. `boost` replaces the label's boost unless it is None.
     """
 
     id: str
     text: str | None = None
+    aliases: tuple[str, ...] = ()
     queries: tuple[str, ...] = ()
     metadata: Mapping[str, MetadataValue | None] = field(default_factory=dict)
     dates: Mapping[str, float | None] = field(default_factory=dict)
@@ -43,9 +45,11 @@ class LabelMerge:
     def into(self, label: NewLabel, limits: Limits) -> NewLabel:
         """Return the merged label; raises `InvalidInput` if it grows beyond `limits`."""
         entries = {**label.metadata, **self.metadata}
+        text = label.text if self.text is None else self.text
         merged = NewLabel(
             id=label.id,
-            text=label.text if self.text is None else self.text,
+            text=text,
+            aliases=distinct_aliases(text, (*label.aliases, *self.aliases)),
             queries=tuple(dict.fromkeys((*label.queries, *self.queries))),
             metadata={name: value for name, value in entries.items() if value is not None},
             starts_at=self.dates.get("starts_at", label.starts_at),
@@ -122,7 +126,7 @@ def _require_order(label: NewLabel) -> None:
 def _require_allowed(before: NewLabel, merged: NewLabel, limits: Limits) -> None:
     """Raise `InvalidInput` if a size grows beyond its limit; an earlier excess is allowed."""
     entries = limits.metadata_entries
-    most = (limits.label_queries, entries, entries, limits.metadata_bytes)
+    most = (limits.label_aliases, limits.label_queries, entries, entries, limits.metadata_bytes)
     for (what, size), old, allowed in zip(
         _sizes(merged).items(), _sizes(before).values(), most, strict=True
     ):
@@ -135,6 +139,7 @@ def _require_allowed(before: NewLabel, merged: NewLabel, limits: Limits) -> None
 
 def _sizes(label: NewLabel) -> dict[str, int]:
     return {
+        "aliases": len(label.aliases),
         "queries": len(label.queries),
         "metadata entries": len(label.metadata),
         "metadata list items": list_items(label.metadata),

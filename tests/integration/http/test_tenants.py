@@ -238,6 +238,7 @@ label = st.fixed_dictionaries(
     {"text": words},
     optional={
         "id": ids,
+        "aliases": st.lists(words, max_size=2),
         "queries": st.lists(words, max_size=2),
         "metadata": metadata,
         "boost": st.sampled_from([0.5, 3.0]),
@@ -261,11 +262,16 @@ filters = st.sampled_from(
 )
 asked = st.fixed_dictionaries(
     {"queries": st.lists(words, min_size=1, max_size=2), "explain": st.booleans()},
-    optional={"filter": filters, "spelling": st.just("auto"), "diversity": st.just(0.5)},
+    optional={
+        "filter": filters,
+        "spelling": st.just("auto"),
+        "diversity": st.just(0.5),
+        "match": st.just(["exact", "phrase"]),
+    },
 )
 instance = st.fixed_dictionaries({"query": words, "labels": st.lists(ids, min_size=1, max_size=2)})
 page = st.fixed_dictionaries(
-    {}, optional={"filter": filters.map(lambda f: orjson.dumps(f).decode())}
+    {}, optional={"filter": filters.map(lambda f: orjson.dumps(f).decode()), "text": words}
 )
 
 
@@ -286,8 +292,10 @@ requests = st.one_of(
     st.builds(lambda one: request("DELETE", f"/labels/{quote(one)}"), ids),
     st.builds(lambda one: request("GET", f"/labels/{quote(one)}"), ids),
     st.builds(
-        lambda one, given: request("PATCH", f"/labels/{quote(one)}", {"metadata": given}),
-        *(ids, metadata),
+        lambda one, given, aliases: request(
+            "PATCH", f"/labels/{quote(one)}", {"metadata": given, "aliases": aliases}
+        ),
+        *(ids, metadata, st.lists(words, max_size=1)),
     ),
     st.builds(lambda one: request("DELETE", f"/rules/{one}"), st.sampled_from(["r", "s"])),
     st.just(request("GET", "/rules")),

@@ -30,11 +30,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tables, the data set and the bundle; the log names every second label by its id."""
     folder = tmp_path_factory.mktemp("shop")
     products = [
-        (f"SKU-{number}", f"camping {thing}", 10 * (number + 1), "true" if number % 2 else "false")
+        (
+            *(f"SKU-{number}", f"camping {thing}", f"AB-{number}7-X|campeggio {number}"),
+            *(10 * (number + 1), "true" if number % 2 else "false"),
+        )
         for number, thing in enumerate([*THINGS, "hammock"])
     ]
     with (folder / "products.csv").open("w") as file:
-        csv.writer(file).writerows([("sku", "title", "price", "in stock"), *products])
+        csv.writer(file).writerows([("sku", "title", "names", "price", "in stock"), *products])
     clicks = [
         (f"{kind} {thing}", f"SKU-{number}" if place % 2 else f"Camping {thing}")
         for number, thing in enumerate(THINGS)
@@ -44,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         csv.writer(file).writerows([("query", "clicked"), *clicks, ("odd", "gone")])
     command = ("data", "pairs", "--input", folder / "clicks.csv", "--query", "query")
     command += ("--label", "clicked", "--catalogue", folder / "products.csv")
-    command += ("--catalogue-id", "sku", "--catalogue-text", "title")
+    command += ("--catalogue-id", "sku", "--catalogue-text", "title", "--catalogue-alias", "names")
     command += ("--label-field", "price", "in stock", "--out", folder / "data")
     assert status_of(training, *command) == 0
     command = ("bundle", "--encoder", ENCODER, "--data", folder / "data")
@@ -72,6 +75,21 @@ def test_labels_have_the_catalogues_ids_texts_and_fields(service: LocalService) 
     [[found]] = keywords(service, ["hammock"], top_k=1, explain=True)
     assert (found["id"], found["novel"]) == ("SKU-8", False)  # which has no clicks
     assert found["metadata"] == {"price": 90, "in stock": False}
+
+
+def test_labels_are_found_by_their_aliases(service: LocalService) -> None:
+    assert service.get("/labels/SKU-8").json()["aliases"] == ["AB-87-X", "campeggio 8"]
+    assert "aliases" not in service.get("/labels/gone").json()
+    codes = [f"AB-{number}7-X" for number in range(9)]
+    for spelled in (str, str.lower, lambda code: code.replace("-", " ")):
+        for number, [found] in enumerate(
+            keywords(service, [*map(spelled, codes)], top_k=1, explain=True)
+        ):
+            assert (found["id"], found["match"]) == (f"SKU-{number}", "exact")
+            row = found["evidence"][0]
+            assert (row["kind"], row["text"]) == ("alias", codes[number])
+    page = service.get("/labels?every=true&text=x+AB+37").json()["labels"]
+    assert [label["id"] for label in page] == ["SKU-3"]
 
 
 def test_a_filter_reads_the_fields(service: LocalService) -> None:

@@ -70,7 +70,7 @@ def server(folder: Path) -> Iterator[ServerProcess]:
 
 
 def learn(server: ServerProcess) -> None:
-    kayak = {"id": "kayak", "text": "sea kayak", "queries": ["boat for one"]}
+    kayak = {"id": "kayak", "text": "sea kayak", "aliases": ["KY-55"], "queries": ["boat for one"]}
     labels = [kayak, {"id": "oar", "text": "oar", "metadata": {"brand": "acme"}}, {"text": "gone"}]
     assert server.client.post("/labels", json={"labels": labels}).status_code == 200
     for query, ids in (("paddling", ["kayak"]), ("paddling", ["kayak", "oar"]), ("dusk", ["lamp"])):
@@ -102,6 +102,9 @@ def test_what_was_learned_is_trained_on_exported_and_served(
     first, learned = lf_xmc.read(folder / "data"), lf_xmc.read(folder / "next")
     fields = dict(zip(learned.labels.uids, learned.label_fields or (), strict=True))
     assert {uid: own for uid, own in fields.items() if own} == {"oar": {"brand": "acme"}}
+    aliases = dict(zip(learned.labels.uids, learned.label_aliases or (), strict=True))
+    assert {uid: own for uid, own in aliases.items() if own} == {"kayak": ("KY-55",)}
+    assert "KY-55" not in learned.train.instances.texts
     assert weights(learned.train, learned, "paddling") == {"kayak": 2.0, "oar": 1.0}
     assert weights(learned.train, learned, "boat for one") == {"kayak": 1.0}
     assert set(learned.test.instances.texts) <= set(first.test.instances.texts)
@@ -114,7 +117,9 @@ def test_what_was_learned_is_trained_on_exported_and_served(
     assert server.client.post("/admin/reload", json={"bundle": "second"}).status_code == 200
     assert server.client.get("/info").json()["bundle"]["name"] == "second"
     assert keywords(server, "paddling")[0] == "kayak"
-    assert server.client.get("/labels/kayak").json()["queries"] == before["queries"]
+    after = server.client.get("/labels/kayak").json()
+    assert (after["queries"], after["aliases"]) == (before["queries"], ["KY-55"])
+    assert keywords(server, "ky 55")[0] == "kayak"
     assert server.client.get("/labels/oar").json()["metadata"] == {"brand": "acme"}
     for label in ("gone", "knife"):
         assert server.client.get(f"/labels/{label}").status_code == 404

@@ -5,6 +5,7 @@ With blocks of 1, 3 or 8 rows and merges of two, a few changes make segments of 
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.reranking.features import LabelsOfView, trained_frequencies
 from service.core.rules import Rule
+from service.core.text_identity import distinct_aliases
 from service.core.types import NewLabel, Prediction, PredictOptions, Role, RowKind
 from tests.support.changes import (
     ENCODER,
@@ -82,12 +84,13 @@ new_labels = st.builds(
     NewLabel,
     id=ids,
     text=words,
+    aliases=st.lists(words, max_size=2).map(tuple),
     queries=st.lists(words, max_size=4).map(tuple),
     metadata=metadata,
     starts_at=st.sampled_from([None, 10.0, 20.0]),
     expires_at=st.sampled_from([None, None, 15.0, 30.0]),
     boost=st.sampled_from([1.0, 1.0, 0.5, 4.0]),
-)
+).map(lambda label: replace(label, aliases=distinct_aliases(label.text, label.aliases)))
 
 
 def is_active(label: NewLabel, now: float) -> bool:
@@ -100,6 +103,7 @@ class Histories(RuleBasedStateMachine):
     """Applies the same changes to a memory and to an oracle, compares them, and keeps all views."""
 
     bundle: Bundle
+    aliases: Mapping[str, tuple[str, ...]] = {}  # of the bundle's labels
 
     @initialize(seal_rows=st.sampled_from([1, 3, 8]))
     def start(self, seal_rows: int) -> None:
@@ -110,7 +114,11 @@ class Histories(RuleBasedStateMachine):
         )
         self.oracle = self.new_oracle()
         self.details: dict[str, tuple[NewLabel, bool, int]] = {  # label, novel, version
-            label_id: (NewLabel(id=label_id, text=text), False, 0)
+            label_id: (
+                NewLabel(id=label_id, text=text, aliases=self.aliases.get(label_id, ())),
+                False,
+                0,
+            )
             for label_id, text in LABELS.items()
         }
         self.rules: dict[str, Rule] = {}
@@ -119,7 +127,7 @@ class Histories(RuleBasedStateMachine):
 
     def new_oracle(self) -> Oracle:
         """Return an oracle of the bundle's content."""
-        return Oracle.of(Catalogue(), ENCODER)
+        return Oracle.of(Catalogue(), ENCODER, aliases=self.aliases)
 
     def teardown(self) -> None:
         """Check that no view has changed since it was taken."""
@@ -193,7 +201,8 @@ class Histories(RuleBasedStateMachine):
         """Change only a label's metadata, which changes no row."""
         known, *_ = self.details.get(label_id, (NewLabel(id=label_id, text=text),))
         view = self.memory.view
-        self.put([NewLabel(id=label_id, text=known.text, queries=known.queries, metadata=data)])
+        texts = {"aliases": known.aliases, "queries": known.queries}
+        self.put([NewLabel(id=label_id, text=known.text, metadata=data, **texts)])
         if label_id in labels_by_id(view):
             assert alive_rows(view).tolist() == alive_rows(self.memory.view).tolist()
 
@@ -359,7 +368,9 @@ class Histories(RuleBasedStateMachine):
         assert [label.id for label in every] == sorted(labels)
         light = view.labels_with_words("tent LIGHT").page(size=EVERYTHING, every=True)
         assert [label.id for label in light] == [
-            label.id for label in every if {"light", "tent"} <= {*words_of(label.text)}
+            label.id
+            for label in every
+            if any({"light", "tent"} <= {*words_of(text)} for text in (label.text, *label.aliases))
         ]
         for answer in ask(view, 0.3):
             assert {keyword.id for keyword in answer.keywords} <= labels

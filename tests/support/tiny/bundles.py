@@ -67,6 +67,7 @@ def make_bundle(
     log: str = "",
     vote_weights: Sequence[float] | None = None,
     hubs: Sequence[float] | None = None,
+    aliases: Sequence[int] = (),
     novel: int | None = None,
     items: Mapping[str, str] | None = None,
     reranked: int | None = None,
@@ -76,7 +77,8 @@ def make_bundle(
 
     `novel` is a seed and adds IRENE's files, with classifiers of all labels except the last one.
     `items` maps ids to texts and adds an item memory. `reranked` adds a reranker of that many
-    candidates. `hubs` are subtracted from the similarities of the rows.
+    candidates. `hubs` are subtracted from the similarities of the rows. `aliases` are instance
+    rows.
     """
     catalogue = catalogue or Catalogue()
     instances, labels = list(catalogue.instances), list(catalogue.labels.values())
@@ -112,6 +114,7 @@ def make_bundle(
             log=log,
             vote_weights=None if vote_weights is None else np.array(vote_weights, np.float32),
             hubs=None if hubs is None else np.array(hubs, np.float16),
+            aliases=np.array(aliases, np.int64),
             items=items and tiny_items(source, encoder, items),
         )
         content = _with_options(content, source, novel, reranked)

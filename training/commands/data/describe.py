@@ -83,6 +83,9 @@ def facts(dataset: Dataset) -> Iterator[tuple[str, str]]:
         yield "labels with metadata", f"{(_items(dataset.label_metadata) > 0).sum():,}"
     if dataset.label_fields is not None:
         yield "label fields", ", ".join(_field_facts(dataset.label_fields))
+    if dataset.label_aliases is not None:
+        counts = [len(aliases) for aliases in dataset.label_aliases]
+        yield "label aliases", f"{sum(counts):,} of {sum(map(bool, counts)):,} labels"
     yield "propensity", f"a {dataset.propensity.a}, b {dataset.propensity.b}"
     yield "text", " + ".join(dataset.fields)
     if dataset.source:

@@ -49,12 +49,16 @@ class CatalogueColumns:
     ----------
     catalogue
         A table of labels, in the formats of --input. All its labels are in the data set, with its
-        ids, texts and fields, also those that no row names.
+        ids, texts, aliases and fields, also those that no row names.
     catalogue_text
         The catalogue's column of texts.
     catalogue_id
         The catalogue's column of ids. --label may then name labels by id or by text. Default: a
         label's text in NFKC, case-folded, is its id.
+    catalogue_alias
+        A column of the catalogue with further texts of a label, such as product codes; may be given
+        several times, or with several columns. --metadata-delimiter separates those of one cell.
+        .jsonl and .parquet may have lists.
     label_field
         A column of the catalogue that labels get as metadata, which filters of /predict read; may
         be given several times, or with several columns. In .csv and .tsv, a column of numbers
@@ -65,10 +69,14 @@ class CatalogueColumns:
     catalogue: Path | None = None
     catalogue_text: str | None = None
     catalogue_id: str | None = None
+    catalogue_alias: Annotated[tuple[str, ...], MANY] = ()
     label_field: Annotated[tuple[str, ...], MANY] = ()
 
-    def read(self) -> Catalogue:
-        """Read the catalogue; raises `InvalidInput` for options that go only with others."""
+    def read(self, *, delimiter: str) -> Catalogue:
+        """Read the catalogue, with aliases that `delimiter` separates.
+
+        Raises `InvalidInput` for options that go only with others.
+        """
         if self.catalogue is None:
             for option, given in vars(self).items():
                 if given:
@@ -81,6 +89,8 @@ class CatalogueColumns:
             text=self.catalogue_text,
             label_id=self.catalogue_id,
             fields=self.label_field,
+            aliases=self.catalogue_alias,
+            delimiter=delimiter,
         )
 
 
@@ -111,7 +121,7 @@ def pairs(
         name=out.resolve().name,
         delimiter=delimiter,
         on_bad=_stop if rejects is None else rejects,
-        catalogue=catalogue.read(),
+        catalogue=catalogue.read(delimiter=columns.metadata_delimiter),
     )
     size = write(table.dataset, out)
     parted = f", delimiter: {DELIMITERS[delimiter]}" if delimiter not in (None, ",") else ""

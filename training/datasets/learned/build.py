@@ -84,6 +84,9 @@ def learned_dataset(
         label_fields=tuple(label.metadata for label in kept)
         if any(label.metadata for label in kept)
         else None,
+        label_aliases=tuple(label.aliases for label in kept)
+        if any(label.aliases for label in kept)
+        else None,
         source=f"bundle {history.view.bundle.manifest.name} and its log up to event"
         f" {history.view.version}",
         learned=history.learned,

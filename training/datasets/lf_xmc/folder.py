@@ -1,10 +1,12 @@
 """Reads and writes folders in the LF-XMC layout, in its JSON and its sparse text form.
 
 The files of a folder decide its form. If both forms are complete, JSON is read, since only it has
-metadata. `json_text.py` and `sparse_text.py` describe their files. Both forms share four more:
+metadata. `json_text.py` and `sparse_text.py` describe their files. Both forms share five more:
 
     label_fields.json[.gz]    an object `{"uid": label, "fields": {...}}` for each label that has
                               typed fields (`label_fields.py`); optional
+    label_aliases.json[.gz]   an object `{"uid": label, "aliases": [...]}` for each label that has
+                              aliases, further texts of it; optional
     filter_labels_train.txt   a line `row label` for each pair that is removed before ranking;
     filter_labels_test.txt    optional
     dataset.json              the description, an object with these keys:
@@ -23,11 +25,12 @@ is guessed from the folder's name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import orjson
@@ -48,7 +51,7 @@ from training.datasets.dataset import (
     check_fields,
     pairs_matrix,
 )
-from training.datasets.label_fields import checked_fields
+from training.datasets.label_fields import checked_aliases, checked_fields
 from training.datasets.lf_xmc import json_text, sparse_text
 from training.datasets.lf_xmc.rows import Rows
 from training.documents import checked, read_document, write_json
@@ -57,7 +60,7 @@ Layout = Literal["json", "sparse"]
 
 LAYOUTS: dict[Layout, ModuleType] = {"json": json_text, "sparse": sparse_text}
 TRAIN_FILTER, TEST_FILTER = "filter_labels_train.txt", "filter_labels_test.txt"
-LABEL_FIELDS = "label_fields.json"
+LABEL_FIELDS, LABEL_ALIASES = "label_fields.json", "label_aliases.json"
 DESCRIPTION = "dataset.json"
 FORMAT = "keymatch-dataset"
 VERSION = 1
@@ -99,7 +102,10 @@ def read(
     if fields is not None:
         description = replace(description, fields=fields)
     labels, train, test, metadata = layout.read(folder, description.fields)
-    label_fields = _read_label_fields(folder, labels.texts)
+    of_labels = partial(_read_of_labels, folder, uids=labels.texts.uids)
+    label_fields = of_labels(LABEL_FIELDS, _fields_of_row, missing={})
+    aliases_of_row = partial(_aliases_of_row, labels.texts)
+    label_aliases = of_labels(LABEL_ALIASES, aliases_of_row, missing=())
 
     def split(rows: Rows, filter_file: str) -> Split:
         shape = (len(rows.texts), len(labels.texts))
@@ -117,6 +123,7 @@ def read(
         label_metadata=labels.metadata_of,
         metadata=metadata,
         label_fields=label_fields,
+        label_aliases=label_aliases,
         **vars(description),
     )
 
@@ -137,9 +144,14 @@ def write(
             order = np.lexsort((labels, rows))
             lines = (b"%d %d" % (rows[index], labels[index]) for index in order)
             write_lines(temporary / name, lines)
-        if dataset.label_fields is not None:
-            end = ".gz" if compress else ""
-            write_lines(temporary / f"{LABEL_FIELDS}{end}", _label_fields_lines(dataset))
+        for name, key, of_labels in (
+            (LABEL_FIELDS, "fields", dataset.label_fields),
+            (LABEL_ALIASES, "aliases", dataset.label_aliases),
+        ):
+            if of_labels is not None:
+                end = ".gz" if compress else ""
+                rows = _lines_of_labels(dataset.labels.uids, key, of_labels)
+                write_lines(temporary / f"{name}{end}", rows)
         write_json(temporary / DESCRIPTION, _description(dataset))
 
 
@@ -184,31 +196,55 @@ def _description(dataset: Dataset) -> dict[str, Any]:
     return content
 
 
-def _read_label_fields(folder: Path, labels: Texts) -> tuple[Metadata, ...] | None:
-    """Return the fields of each label [L], or None without a file; `InvalidData` for a bad line."""
-    path = find(folder, LABEL_FIELDS)
+OfLabel = TypeVar("OfLabel", Metadata, tuple[str, ...])
+Parse = Callable[[int, Path, int, Mapping[str, Any]], OfLabel]  # of a column, path, line, and row
+
+
+def _read_of_labels(
+    folder: Path, name: str, parse: Parse[OfLabel], *, uids: Sequence[str], missing: OfLabel
+) -> tuple[OfLabel, ...] | None:
+    """Return what a file has for each label [L], or `missing`; None without the file.
+
+    Raises `InvalidData` for a bad line.
+    """
+    path = find(folder, name)
     if path is None:
         return None
-    place = {uid: column for column, uid in enumerate(labels.uids)}
-    fields: list[Metadata | None] = [None] * len(labels)
+    place = {uid: column for column, uid in enumerate(uids)}
+    found: dict[int, OfLabel] = {}
     for line, row in json_rows(path):
-        uid, values = row.get("uid"), row.get("fields")
+        uid = row.get("uid")
         column = place.get(uid) if isinstance(uid, str) else None
-        if column is None or fields[column] is not None:
+        if column is None or column in found:
             why = "is repeated" if column is not None else f"{echoed(str(uid))} is no label's uid"
             raise InvalidData(path, why, line=line, field="uid")
-        if not isinstance(values, dict):
-            raise InvalidData(path, "must be an object", line=line, field="fields")
-        fields[column] = checked_fields(values, path=path, line=line)
-    return tuple(of_label or {} for of_label in fields)
+        found[column] = parse(column, path, line, row)
+    return tuple(found.get(column, missing) for column in range(len(uids)))
 
 
-def _label_fields_lines(dataset: Dataset) -> Iterator[bytes]:
-    """Yield the line of each label that has fields."""
-    assert dataset.label_fields is not None
-    for uid, fields in zip(dataset.labels.uids, dataset.label_fields, strict=True):
-        if fields:
-            yield orjson.dumps({"uid": uid, "fields": fields})
+def _fields_of_row(column: int, path: Path, line: int, row: Mapping[str, Any]) -> Metadata:
+    values = row.get("fields")
+    if not isinstance(values, dict):
+        raise InvalidData(path, "must be an object", line=line, field="fields")
+    return checked_fields(values, path=path, line=line)
+
+
+def _aliases_of_row(
+    labels: Texts, column: int, path: Path, line: int, row: Mapping[str, Any]
+) -> tuple[str, ...]:
+    try:
+        return checked_aliases(labels.texts[column], row.get("aliases"))
+    except ValueError as error:
+        raise InvalidData(path, str(error), line=line, field="aliases") from error
+
+
+def _lines_of_labels(
+    uids: Sequence[str], key: str, of_labels: Sequence[Metadata | tuple[str, ...]]
+) -> Iterator[bytes]:
+    """Yield the line of each label that has something."""
+    for uid, values in zip(uids, of_labels, strict=True):
+        if values:
+            yield orjson.dumps({"uid": uid, key: values})
 
 
 def _filtered(folder: Path, name: str, *, shape: tuple[int, int]) -> Iterator[tuple[int, int]]:

@@ -1,6 +1,6 @@
-"""Reads a catalogue: a table of labels with their ids, texts and fields.
+"""Reads a catalogue: a table of labels with their ids, texts, aliases and fields.
 
-It gives a data set labels that no row of a log names, and all labels their ids and fields.
+It gives a data set labels that no row of a log names, and all labels their ids, aliases and fields.
 
 Shapes: C labels of the catalogue.
 """
@@ -10,33 +10,41 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from service.core.errors import InvalidData, echoed
 from service.core.label_filter import Metadata
 from service.core.tables.columns import (
     ending_of,
     is_blank,
+    items_cell,
     label_id_cell,
     read_columns,
     text_cell,
 )
 from service.core.text_identity import free_id, identity
 from training.datasets.dataset import Texts
-from training.datasets.label_fields import checked_fields, require_postable, typed_cells
+from training.datasets.label_fields import (
+    checked_aliases,
+    checked_fields,
+    require_postable,
+    require_postable_aliases,
+    typed_cells,
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Catalogue:
-    """The labels of a catalogue. `fields` is None if no column was named as a field.
+    """The labels of a catalogue. `fields` and `aliases` are None if no column was named for them.
 
     Without a column of ids (`has_ids`), a label's id is the identity of its text.
     """
 
     labels: Texts  # C
     fields: tuple[Metadata, ...] | None = None  # C
+    aliases: tuple[tuple[str, ...], ...] | None = None  # C
     has_ids: bool = False
 
     def id_of(self, named: str) -> str:
@@ -73,6 +81,9 @@ class Catalogue:
 NO_CATALOGUE = Catalogue(labels=Texts(uids=(), texts=()))
 
 
+Cell = TypeVar("Cell")
+
+
 class _Label(NamedTuple):
     """A label, and the line that it was read from."""
 
@@ -82,22 +93,33 @@ class _Label(NamedTuple):
 
 
 def read_catalogue(
-    path: Path, *, text: str, label_id: str | None = None, fields: Sequence[str] = ()
+    path: Path,
+    *,
+    text: str,
+    label_id: str | None = None,
+    fields: Sequence[str] = (),
+    aliases: Sequence[str] = (),
+    delimiter: str = "|",
 ) -> Catalogue:
     """Read a table in one of the formats of `core.tables`; the arguments are names of columns.
 
-    Empty cells are absent fields. In csv and tsv files, a column's cells decide about its type
-    (`typed_cells`). A label may be repeated, also with another spelling of its text.
+    Empty cells are absent fields and aliases. In csv and tsv files, a column's cells decide about
+    its type (`typed_cells`). `delimiter` separates the aliases in a cell. A label may be repeated,
+    also with another spelling of its text; it has the aliases of all its rows.
 
     Raises:
         InvalidData: with file, line and column, for a bad row and for a label with different texts
-            or fields; also for a table without rows, and for fields that are empty in all rows.
+            or fields; also for a table without rows, and for fields or aliases that are empty in
+            all rows.
     """
-    names = list(dict.fromkeys(name for name in (text, label_id, *fields) if name is not None))
+    given = (text, label_id, *fields, *aliases)
+    names = list(dict.fromkeys(name for name in given if name is not None))
     rows = list(read_columns(path, names, extra="training"))
     cells = [dict(zip(names, values, strict=True)) for _, values in rows]
     typed = {name: _typed(path, [row[name] for row in cells]) for name in fields}
     labels: dict[str, _Label] = {}
+    aliases_of: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
+    split = partial(items_cell, delimiter=delimiter)
     for place, (line, _) in enumerate(rows):
         own = cells[place]
         filled = {
@@ -112,13 +134,23 @@ def read_catalogue(
         if label_id is not None:
             uid = _cell(own, label_id, label_id_cell, path, line)
         _require_equal(labels.setdefault(uid, read), read, uid, path, column=label_id or text)
+        for name in aliases:
+            found = _cell(own, name, split, path, line)
+            try:
+                aliases_of[uid] = checked_aliases(labels[uid].text, (*aliases_of[uid], *found))
+                require_postable_aliases(aliases_of[uid])
+            except ValueError as error:
+                raise InvalidData(path, str(error), line=line, field=name) from error
     if not labels:
         raise InvalidData(path, "holds no rows")
     if fields and not any(label.fields for label in labels.values()):
         raise InvalidData(path, f"has no value in any row of {', '.join(fields)}")
+    if aliases and not any(aliases_of.values()):
+        raise InvalidData(path, f"has no alias in any row of {', '.join(aliases)}")
     return Catalogue(
         labels=Texts(uids=tuple(labels), texts=tuple(label.text for label in labels.values())),
         fields=tuple(label.fields for label in labels.values()) if fields else None,
+        aliases=tuple(aliases_of[uid] for uid in labels) if aliases else None,
         has_ids=label_id is not None,
     )
 
@@ -129,8 +161,8 @@ def _typed(path: Path, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _cell(
-    row: Mapping[str, Any], column: str, parse: Callable[[Any], str], path: Path, line: int
-) -> str:
+    row: Mapping[str, Any], column: str, parse: Callable[[Any], Cell], path: Path, line: int
+) -> Cell:
     try:
         return parse(row[column])
     except ValueError as error:

@@ -80,7 +80,8 @@ class Columns:
     label_metadata
         A column of the keyword's metadata items; may be given several times.
     metadata_delimiter
-        The text that separates the items of a metadata cell. An empty cell has no items.
+        The text that separates the items of a metadata cell, or a catalogue's aliases of one cell.
+        An empty cell has none.
     """
 
     query: str

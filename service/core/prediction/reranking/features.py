@@ -94,7 +94,7 @@ class LabelsOfView:
         return [labels.text_at(column) for column in columns.tolist()]
 
     def frequencies_of(self, columns: Rows) -> Rows:
-        """Return the number of rows that vote for each label [k]: trained, posted and clicked ones.
+        """Return the number of queries that vote for each label [k]: trained, posted and clicked.
 
         Novel labels get 0. The trees learned that labels with few rows are seldom clicked, but a
         novel label has few rows only because it is new.
@@ -116,19 +116,26 @@ class LabelsOfView:
         added = clicks - ownership.lost_votes.get(column, 0)
         if rows is None:
             return added
-        replaced = bundle.label_details.at(column).rows if column < bundle.labels else ()
-        return added + len(rows) - 1 - len(replaced)
+        added += len(rows) - len(self.view.labels.texts_at(column))
+        if column < bundle.labels:
+            replaced = bundle.label_details.at(column)
+            added -= len(replaced.rows) - len(replaced.aliases)
+        return added
 
 
 def trained_frequencies(bundle: Bundle) -> Indices:
-    """Count the instance rows of a bundle that vote for each label [L], without posted clicks.
+    """Count the instance rows of a bundle that vote for each label [L].
+
+    Posted clicks and aliases are left out.
 
     `RowOwnership` counts the clicks, including those in a snapshot. A label of a snapshot that was
     not in the training data gets `NOVEL`.
     """
-    clicked, _ = gather(bundle.indptr, bundle.indices, bundle.clicks)
     counts = np.bincount(bundle.indices, minlength=bundle.labels)
-    frequencies = (counts - np.bincount(clicked, minlength=bundle.labels)).astype(np.int32)
+    for rows in (bundle.clicks, bundle.aliases):
+        others, _ = gather(bundle.indptr, bundle.indices, rows)
+        counts -= np.bincount(others, minlength=bundle.labels)
+    frequencies = counts.astype(np.int32)
     frequencies[bundle.label_details.novel_columns()] = NOVEL
     return frequencies
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from export.exported_encoder import ExportedEncoder
 from service.command_line import open_console
 from service.core.bundle.bundle import Bundle, open_bundle, require_sound
 from service.core.bundle.manifest import PredictorFacts
-from service.core.encoding.encoder import OnnxEncoder
+from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.errors import InvalidInput
 from service.core.index.choose_ef import ChosenEf
 from service.core.index.libraries import IndexParameters
@@ -279,3 +280,47 @@ def test_fields_are_the_metadata_of_labels_that_are_not_novel(build: Build) -> N
         assert label.metadata == fields.get(label_id, {})
         assert (label.novel, label.version, label.queries) == (False, 0, ())
     assert [column for column, _ in bundle.label_details.filled()] == [list(LABELS).index("tent")]
+
+
+@pytest.mark.parametrize("options", [{}, {"instances": 0.5}])
+def test_aliases_are_rows_behind_the_instances(
+    build: Build, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    aliases = {"tent": ("igloo", "TX-77-Q"), "lamp": ("torch",)}
+    data = tiny_dataset()
+    weighted = data.train.labels_of.copy()
+    weighted.data[::2] = 3.0
+    dataset = replace(
+        data,
+        train=replace(data.train, labels_of=weighted),
+        label_aliases=tuple(aliases.get(uid, ()) for uid in LABELS),
+    )
+    facts = PredictorFacts(tau=0.04, depth=10, memorization=0.5, hubs=0.5)
+    written = build(dataset, predictor=facts, **options).folder
+    bundle = open_bundle(written.rename(tmp_path / "with aliases"))
+    require_sound(bundle)
+    without = build(replace(dataset, label_aliases=None), predictor=facts, **options)
+    first, rows = without.instances, np.arange(without.instances, bundle.instances)
+    assert [bundle.instance_texts[row] for row in rows] == ["torch", "igloo", "TX-77-Q"]
+    assert bundle.aliases.tolist() == rows.tolist()
+    kept = np.delete(np.arange(len(bundle.keys)), rows)
+    for name in ("keys", "hubs"):
+        assert np.array_equal(getattr(bundle, name)[kept], getattr(without, name))
+    assert not bundle.hubs[rows].any()
+    votes = len(without.indices)
+    assert np.array_equal(bundle.vote_weights[:votes], without.vote_weights)
+    assert bundle.vote_weights[votes:].tolist() == [1.0, 1.0, 1.0]
+    view = KnowledgeMemory(bundle).view
+    for label_id in LABELS:
+        label = view.labels.require(label_id)
+        assert (label.aliases, label.novel) == (aliases.get(label_id, ()), False)
+        own = bundle.label_details.at(label.index).rows
+        assert tuple(bundle.instance_texts[row] for row in own) == label.aliases
+        assert view.votes(np.array(own, np.int64))[0].tolist() == [label.index] * len(own)
+    encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
+    keys = encode(encoder, ["torch"], role=Role.LABEL).astype(np.float16)
+    assert np.allclose(bundle.keys[first : first + 1], keys, atol=1e-3)
+    asked = PredictOptions(explain=True, words=0.3)
+    [answer] = Predictor(encoder, tau=0.04).predict(view, ["tx 77 q"], asked).predictions
+    assert (answer.keywords[0].id, answer.keywords[0].match) == ("tent", "exact")
+    assert answer.keywords[0].evidence[0].kind == "alias"

@@ -67,15 +67,17 @@ def test_any_bytes_are_counted_or_left_to_the_parser(content: bytes) -> None:
 
 
 def test_what_a_model_may_have_follows_from_the_limits() -> None:
-    limits = Limits(labels=300, label_queries=100, metadata_entries=50)
+    limits = Limits(labels=300, label_aliases=20, label_queries=100, metadata_entries=50)
     most = most_values(RequestModels(limits).labels)
     label = {
         "id": "a",
         "text": "a",
+        "aliases": ["a"] * 20,
         "queries": ["a"] * 100,
         "metadata": {**{str(n): "" for n in range(49)}, "list": [""] * 50},
         "starts_at": "a",
         "expires_at": "a",
+        "boost": 1.0,
     }
     values, names = count({"labels": [label] * 300})
     assert values <= most.values <= values * 1.02
@@ -182,8 +184,8 @@ def test_an_unknown_field_is_answered_with_those_that_are_known() -> None:
     [(field, message)] = wrong(MODELS.labels, labels)
     assert field == "labels.1.brand"
     assert (
-        message
-        == "'brand' is unknown; known are id, text, queries, metadata, starts_at, expires_at, boost"
+        message == "'brand' is unknown; known are id, text, aliases, queries, metadata, starts_at,"
+        " expires_at, boost"
     )
 
 

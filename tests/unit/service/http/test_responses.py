@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from service.core.errors import InvalidInput
-from service.core.types import Answer, Evidence, Keyword, Prediction, Reading, RowKind
+from service.core.types import Answer, Evidence, Keyword, Prediction, Reading
 from service.http.responses import (
     PIECE_BYTES,
     JsonAnswer,
@@ -21,7 +21,7 @@ from service.http.responses import (
 )
 
 ROW = Evidence(
-    kind=RowKind.INSTANCE,
+    kind="instance",
     text="two-person tent",
     similarity=0.7134523391723633,
     weight=0.00123456789012345,

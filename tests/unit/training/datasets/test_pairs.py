@@ -351,6 +351,7 @@ def test_columns_without_any_item_are_an_error(read: Read) -> None:
 CATALOGUE = Catalogue(
     labels=Texts(uids=("1", "2", "3"), texts=("Boots", "tent", "lamp")),
     fields=({"price": 5}, {}, {"price": 7}),
+    aliases=(("gumboots",), (), ("torch", "XK-1")),
     has_ids=True,
 )
 
@@ -361,6 +362,7 @@ def test_rows_name_labels_of_the_catalogue_by_id_or_text(read: Read, named: str)
     dataset = found.dataset
     assert dataset.labels == CATALOGUE.labels
     assert dataset.label_fields == CATALOGUE.fields
+    assert dataset.label_aliases == CATALOGUE.aliases
     assert relevance(dataset) == {("wellies", "Boots"): 1.0, ("shelter", "tent"): 1.0}
     assert found.facts.catalogue == CatalogueFacts(
         labels=3, unnamed=1, unknown_rows=0, unknown_labels=0, retitled=0
@@ -374,6 +376,7 @@ def test_labels_that_the_catalogue_lacks_are_kept(read: Read) -> None:
     assert found.dataset.labels.uids == ("1", "2", "3", "hat", "scarf")
     assert found.dataset.labels.texts[3:] == ("Hat", "scarf")
     assert found.dataset.label_fields == (*CATALOGUE.fields, {}, {})
+    assert found.dataset.label_aliases == (*CATALOGUE.aliases, (), ())
     assert found.facts.catalogue == CatalogueFacts(
         labels=3, unnamed=2, unknown_rows=3, unknown_labels=2, retitled=0
     )

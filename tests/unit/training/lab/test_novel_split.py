@@ -49,10 +49,13 @@ def test_what_is_seen_keeps_its_pairs_and_columns(split: NovelSplit) -> None:
 
 def test_the_fields_of_labels_follow_them() -> None:
     whole = tiny_dataset()
-    whole = replace(whole, label_fields=tuple({"own": uid} for uid in whole.labels.uids))
+    fields = tuple({"own": uid} for uid in whole.labels.uids)
+    aliases = tuple((f"code {uid}",) for uid in whole.labels.uids)
+    whole = replace(whole, label_fields=fields, label_aliases=aliases)
     split = novel_split.split_novel(whole, fraction=0.25, seed=0)
     for part in (split.seen, split.everything):
         assert part.label_fields == tuple({"own": uid} for uid in part.labels.uids)
+        assert part.label_aliases == tuple((f"code {uid}",) for uid in part.labels.uids)
 
 
 def test_one_query_is_revealed_of_each_hidden_label(split: NovelSplit) -> None:

@@ -61,6 +61,16 @@ def test_a_label_is_enriched_also_by_its_queries_and_they_are_not(opened: Opened
     assert moved @ plain[1:].mean(axis=0) > key @ plain[1:].mean(axis=0)
 
 
+def test_aliases_are_vectors_of_their_texts_and_enrich_nothing(opened: Opened) -> None:
+    _, encoder, representer = opened(0)
+    label, query, alias = (Role.LABEL, "ice axe"), (Role.QUERY, "glacier"), (Role.LABEL, "AB-12")
+    [without, aliased] = representer.encode([[label, query], [label, alias, query]])
+    assert np.array_equal(np.delete(aliased.rows, 1, axis=0), without.rows)
+    assert aliased.neighbours == without.neighbours
+    own = encode(encoder, ["AB-12"], role=Role.LABEL)[0].astype(np.float16)
+    assert np.array_equal(aliased.rows[1], own)
+
+
 def test_neighbours_are_the_nearest_by_text_that_have_a_classifier(opened: Opened) -> None:
     bundle, encoder, representer = opened(0)
     [encoded] = representer.encode([AXE])

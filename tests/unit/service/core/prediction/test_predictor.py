@@ -19,7 +19,7 @@ from service.core.prediction.predictor import (
     QueryCache,
     first_votes,
 )
-from service.core.types import Keyword, PredictOptions, Role, RowKind
+from service.core.types import Keyword, PredictOptions, Role
 from tests.support.oracle import Oracle, ranked
 from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue
 from tests.support.tiny.encoder import TrigramEncoder
@@ -73,7 +73,7 @@ def test_a_memory_of_two_rows_by_hand(view_of: Opened) -> None:
     (keyword,) = ask(PREDICTOR, view, "tent", memorization=0.2, explain=True)
     assert keyword.score == pytest.approx(0.5)
     assert [row.weight for row in keyword.evidence] == pytest.approx([0.4, 0.1])
-    assert [row.kind for row in keyword.evidence] == [RowKind.LABEL, RowKind.INSTANCE]
+    assert [row.kind for row in keyword.evidence] == ["label", "instance"]
     assert [row.similarity for row in keyword.evidence] == pytest.approx([1.0, 1.0], abs=1e-3)
 
 
@@ -131,7 +131,7 @@ def test_evidence_adds_up_to_the_score(view: View, query: str, memorization: flo
         assert sum(weights) == pytest.approx(keyword.score)
         assert weights == sorted(weights, reverse=True)
         for row in keyword.evidence:
-            if row.kind is RowKind.LABEL:
+            if row.kind == "label":
                 assert row.text == keyword.text
             else:
                 assert keyword.id in INSTANCES[row.text]

@@ -104,10 +104,13 @@ def test_a_catalogue_is_joined_and_described(
     pairs: Pairs, table: Path, out: Path, tmp_path: Path, capsys: Said
 ) -> None:
     catalogue = tmp_path / "products.csv"
-    catalogue.write_text("sku;title;price;new\n1;Boots;5;true\n2;tent;7;\n3;lamp;;no\n")
+    catalogue.write_text(
+        "sku;title;price;new;codes\n1;Boots;5;true;XB-1|XB-2\n2;tent;7;;\n3;lamp;;no;L-9\n"
+    )
     given = ("--catalogue", catalogue, "--catalogue-id", "sku", "--catalogue-text", "title")
     content = "query,keyword\nwellies,1\nshelter,Tent\ncap,hat\n"
-    assert pairs(content, *map(str, given), "--label-field", "price", "new", *ALL_TRAIN) == 0
+    columns = ("--label-field", "price", "new", "--catalogue-alias", "codes")
+    assert pairs(content, *map(str, given), *columns, *ALL_TRAIN) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"{table}: 3 rows read",
         "0 queries and 1 keywords are other spellings (case, spaces, Unicode form) of an earlier"
@@ -124,8 +127,12 @@ def test_a_catalogue_is_joined_and_described(
         {"new": "no"},
         {},
     )
-    shown = "label fields: price (number, 2 labels), new (string, 2 labels)"
-    assert shown in described(out, capsys)
+    assert dataset.label_aliases == (("XB-1", "XB-2"), (), ("L-9",), ())
+    shown = {
+        "label fields: price (number, 2 labels), new (string, 2 labels)",
+        "label aliases: 3 of 2 labels",
+    }
+    assert shown <= {*described(out, capsys)}
 
 
 @pytest.mark.parametrize(
@@ -133,6 +140,7 @@ def test_a_catalogue_is_joined_and_described(
     [
         ("--label-field price", "--label-field goes with --catalogue"),
         ("--catalogue-id sku", "--catalogue-id goes with --catalogue"),
+        ("--catalogue-alias sku", "--catalogue-alias goes with --catalogue"),
         ("--catalogue t.csv", "--catalogue needs --catalogue-text"),
         ("--catalogue none.csv --catalogue-text a", "none.csv: cannot be read: No such file"),
         ("--catalogue t.doc --catalogue-text a", "t.doc: unknown ending; expected a .csv"),

@@ -105,6 +105,21 @@ def test_metadata_of_labels_become_their_fields(learn: Learn) -> None:
     assert (fields["tent"], "boots" in fields) == ({"price": 9}, False)
 
 
+def test_aliases_of_posted_labels_are_kept_and_are_no_rows(
+    trigram_bundle: Bundle, learn: Learn, tmp_path: Path
+) -> None:
+    assert learn().label_aliases is None
+    kayak = replace(KAYAK, aliases=("canoe",))
+    memory = KnowledgeMemory(trigram_bundle)
+    memory.apply([put(1, kayak)])
+    write_snapshot(memory.view, tmp_path / "s", name="s", log="0f" * 16)
+    for learned in (learn(put(1, kayak)), learn(bundle=open_bundle(tmp_path / "s"))):
+        aliases = dict(zip(learned.labels.uids, learned.label_aliases or (), strict=True))
+        assert aliases.pop("kayak") == ("canoe",)
+        assert not any(aliases.values())
+        assert "canoe" not in learned.train.instances.texts
+
+
 def test_a_deleted_label_takes_its_pairs_along_and_starts_anew(learn: Learn) -> None:
     kept = {pair: weight for pair, weight in BEFORE.items() if pair[1] != "boots"}
     learned = learn(click(1, "mud", "boots"), delete(2, "boots"))

@@ -163,6 +163,31 @@ def test_bad_label_fields_are_named(folder: Path, line: str, said: str) -> None:
     assert str(caught.value).startswith(f"{path}:2: {said}")
 
 
+def test_label_aliases_are_found_by_uid(folder: Path) -> None:
+    assert lf_xmc.read(folder).label_aliases is None
+    path = folder / "label_aliases.json"
+    path.write_text('{"uid": "l1", "aliases": [" X-1 ", "x-1", "b"]}\n')
+    assert lf_xmc.read(folder).label_aliases == ((), ("X-1", "b"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"uid": "l9", "aliases": []}', "uid: 'l9' is no label's uid"),
+        ('{"uid": "l0", "aliases": []}', "uid: is repeated"),
+        ('{"uid": "l1"}', "aliases: must be a list of texts that are not empty"),
+        ('{"uid": "l1", "aliases": [1]}', "aliases: must be a list of texts that are not empty"),
+        ('{"uid": "l1", "aliases": [" "]}', "aliases: must be a list of texts that are not empty"),
+    ],
+)
+def test_bad_label_aliases_are_named(folder: Path, line: str, said: str) -> None:
+    path = folder / "label_aliases.json"
+    path.write_text(f'{{"uid": "l0", "aliases": ["x"]}}\n{line}\n')
+    with pytest.raises(InvalidData) as caught:
+        lf_xmc.read(folder)
+    assert str(caught.value).startswith(f"{path}:2: {said}")
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "not gzip"])
 def test_damaged_gzip_is_named(folder: Path, damage: str) -> None:
     rows = (json.dumps({"uid": f"u{row}", "title": f"title {row * 7919}"}) for row in range(5000))

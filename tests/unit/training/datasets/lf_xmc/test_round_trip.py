@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidData, InvalidInput
+from service.core.text_identity import distinct_aliases
 from tests.support.tiny.training import tiny_dataset, with_colour_metadata
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, Propensity, Split, Texts
@@ -30,6 +31,12 @@ def texts(draw: st.DrawFn) -> Texts:
     filled = one_line.filter(lambda text: bool(text.strip()))
     uids = draw(st.lists(filled, min_size=1, max_size=4, unique=True))
     return Texts(uids=tuple(uids), texts=tuple(draw(filled) for _ in uids))
+
+
+def aliases_of(text: str) -> st.SearchStrategy[tuple[str, ...]]:
+    """Draw aliases of a label with this text."""
+    filled = st.text(max_size=3).map(str.strip).filter(bool)
+    return st.lists(filled, max_size=3).map(lambda drawn: distinct_aliases(text, drawn))
 
 
 @st.composite
@@ -65,12 +72,16 @@ def datasets(draw: st.DrawFn, *, with_metadata: bool) -> Dataset:
         label_metadata=linked(len(labels)),
         metadata=metadata,
         label_fields=draw(st.none() | st.tuples(*[fields] * len(labels))),
+        label_aliases=draw(st.none() | st.tuples(*map(aliases_of, labels.texts))),
         source="made up",
     )
 
 
 def assert_equal(left: Dataset, right: Dataset) -> None:
-    for name in ("name", "labels", "propensity", "fields", "metadata", "source", "label_fields"):
+    for name in (
+        *("name", "labels", "propensity", "fields", "metadata", "source"),
+        *("label_fields", "label_aliases"),
+    ):
         assert getattr(left, name) == getattr(right, name), name
     assert_same_matrix(left.label_metadata, right.label_metadata)
     for a, b in ((left.train, right.train), (left.test, right.test)):

@@ -135,6 +135,65 @@ def test_more_fields_than_a_posted_label_may_have(tmp_path: Path) -> None:
         read(full, *names[:20], label_id=None)
 
 
+# Aliases ---------------------------------------------------------------------------------------
+
+
+def read_aliases(path: Path, *columns: str, **options: Any) -> tuple[tuple[str, ...], ...] | None:
+    return read_catalogue(path, text="title", label_id="sku", aliases=columns, **options).aliases
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_a_label_has_the_aliases_of_all_its_columns_and_rows(tmp_path: Path, ending: str) -> None:
+    rows = [
+        ["A-1", "Rain boots", " gumboots | Rain  Boots|wellies", "7001"],
+        ["A-2", "Tent", "", ""],
+        ["A-1", "rain boots", "wellies", "7002"],
+    ]
+    path = write_table(tmp_path, ending, rows, ["sku", "title", "names", "code"])
+    found = read_aliases(path, "names", "code")
+    assert found == (("gumboots", "wellies", "7001", "7002"), ())
+    assert read_aliases(path, "code") == (("7001", "7002"), ())
+    assert read_aliases(path) is None
+
+
+def test_aliases_may_be_lists_and_whole_numbers(tmp_path: Path) -> None:
+    lines = (
+        '{"sku": 1, "title": "a", "x": ["b", 7, " "]}\n{"sku": 2, "title": "c", "x": null}\n'
+        '{"sku": 3, "title": "d", "x": 8}\n'
+    )
+    path = written(tmp_path, lines, "jsonl")
+    assert read_aliases(path, "x") == (("b", "7"), (), ("8",))
+    other = written(tmp_path, "sku,title,x\n1,a,b;c|d\n")
+    assert read_aliases(other, "x", delimiter=";") == (("b", "c|d"),)
+
+
+@pytest.mark.parametrize(
+    ("ending", "content", "said"),
+    [
+        ("csv", "sku,title\n1,a\n", ":1: x: there is no such column; the columns are sku, title"),
+        ("csv", "sku,title,x\n1,a,\n", ": has no alias in any row of x"),
+        ("csv", f"sku,title,x\n1,a,{'y' * 2_049}\n", ":2: x: an alias has more than 2,048"),
+        (
+            "csv",
+            f"sku,title,x\n1,a,{'|'.join(map(str, range(101)))}\n",
+            ":2: x: the label has 101 aliases; at most 100 are allowed",
+        ),
+        ("jsonl", '{"sku": 1, "title": "a", "x": {}}\n', ":1: x: must be a text, not dict"),
+        ("jsonl", '{"sku": 1, "title": "a", "x": [1.5]}\n', ":1: x: must be a text, not float"),
+    ],
+)
+def test_bad_aliases_are_an_error_with_their_line(
+    tmp_path: Path, ending: str, content: str, said: str
+) -> None:
+    path = written(tmp_path, content, ending)
+    with pytest.raises(InvalidData) as caught:
+        read_aliases(path, "x")
+    assert str(caught.value).startswith(f"{path}{said}")
+
+
+# Names -----------------------------------------------------------------------------------------
+
+
 def test_a_label_is_named_by_id_or_by_text() -> None:
     labels = Texts(uids=("7", "8", "9", "boots"), texts=("Boots", "hat", "Hat", "clogs"))
     catalogue = Catalogue(labels=labels, has_ids=True)
