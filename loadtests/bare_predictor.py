@@ -24,6 +24,7 @@ from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.prediction.confidence import open_confidence
 from service.core.prediction.predictor import Predictor
+from service.core.prediction.reranking.reranker import open_reranker
 from service.core.types import Floats, PredictOptions, Role
 
 RECALL = 0.99
@@ -40,7 +41,7 @@ class BarePredictor:
 
     @classmethod
     def open(cls, bundle: Path) -> BarePredictor:
-        """Open a bundle with its stored inference settings."""
+        """Open a bundle with all options that a service uses by default."""
         search_in_one_thread()
         opened = open_bundle(bundle)
         facts = opened.manifest
@@ -48,12 +49,13 @@ class BarePredictor:
         return cls(
             encoder=encoder,
             predictor=Predictor(
-                encoder, tau=facts.predictor.tau, confidence=open_confidence(facts)
+                encoder,
+                tau=facts.predictor.tau,
+                reranker=open_reranker(opened),
+                confidence=open_confidence(facts),
             ),
             view=KnowledgeMemory(opened).view,
-            options=PredictOptions(
-                memorization=facts.predictor.memorization, depth=facts.predictor.depth
-            ),
+            options=facts.options(PredictOptions()),
         )
 
     def seconds(self, query: str) -> float:

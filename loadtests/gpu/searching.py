@@ -34,7 +34,7 @@ def search_row(device: ScanDevice, *, rows: int, dimension: int, depth: int, see
     """Draw `rows` keys, upload them, search them, and return the report's row."""
     random = np.random.default_rng(seed)
     keys = drawn(random, rows, dimension)
-    queries = drawn(random, _EXACT_QUERIES, dimension).astype(np.float32)
+    queries = unit_vectors(random, _EXACT_QUERIES, dimension)
     start = perf_counter()
     segment = DeviceSegment(device, keys)
     uploaded = perf_counter() - start
@@ -71,8 +71,14 @@ def drawn(random: np.random.Generator, rows: int, dimension: int) -> Halves:
     """Return random unit vectors [rows, dimension] in fp16."""
     vectors = np.empty((rows, dimension), np.float16)
     for batch in batches(rows, _DRAWN_ROWS):
-        part = random.standard_normal((batch.stop - batch.start, dimension), np.float32)
-        vectors[batch] = part / np.linalg.norm(part, axis=1, keepdims=True)
+        vectors[batch] = unit_vectors(random, batch.stop - batch.start, dimension)
+    return vectors
+
+
+def unit_vectors(random: np.random.Generator, rows: int, dimension: int) -> Floats:
+    """Return random unit vectors [rows, dimension] in fp32, as an encoder produces them."""
+    vectors: Floats = random.standard_normal((rows, dimension), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors
 
 

@@ -11,6 +11,9 @@ from service.core.index.protocol import RowFilter, batches
 from service.core.types import Floats, Halves, Rows
 
 _SCAN_ROWS = 131_072  # rows converted to fp32 at once: 200 MB at d = 384
+# Fetched in addition: if rows tie for the last place, faiss returns any of them. The first must
+# win, as in graphs: a text may be an instance and a label, whose votes differ.
+_SPARE_ROWS = 8
 
 
 class LiveVectors:
@@ -68,7 +71,7 @@ def exact_search(
         chunk_similarities, places = faiss.knn(
             queries,
             keys[chunk].astype(np.float32),
-            min(count, len(chunk)),
+            min(count + _SPARE_ROWS, len(chunk)),
             metric=faiss.METRIC_INNER_PRODUCT,
         )
         similarities = np.hstack([similarities, chunk_similarities])

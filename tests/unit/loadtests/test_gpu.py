@@ -8,11 +8,15 @@ import onnxruntime
 import pytest
 
 import loadtests.gpu.__main__ as command
+from loadtests.bare_predictor import BarePredictor
 from loadtests.gpu import searching
 from loadtests.gpu.__main__ import tolerance_row
 from loadtests.gpu.searching import search_row
 from loadtests.report import Row
 from loadtests.traffic import Load
+from service.child_server import ServerFailed
+from service.core.bundle import manifest
+from service.core.types import PredictOptions
 from tests.support.commands import status_of
 from tests.support.device.scan_device import HostScanDevice, use_stand_in
 
@@ -56,10 +60,33 @@ def test_a_search_has_recall_1_but_for_ties_in_fp16(monkeypatch: pytest.MonkeyPa
     assert (row.figures["recall"], row.met) == (0.5, False)
 
 
+@pytest.mark.usefixtures("stand_in")
+def test_the_rows_before_a_failure_are_written(
+    tiny_bundle_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any, **__: Any) -> Any:
+        raise ServerFailed("the server ended with status 2")
+
+    monkeypatch.setattr(command, "measure_service", failing)
+    arguments = ("--bundle", tiny_bundle_folder, "--out", tmp_path, "--rows", 90, "--compared", 5)
+    assert status_of(command.app, *arguments) == 2
+    rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
+    assert [row["what"].split()[0] for row in rows] == ["encode", "encode", "encode", "search"]
+
+
 def test_the_tolerance_is_taken_rank_by_rank() -> None:
     row = tolerance_row("cuda", [[0.5, 0.2], [0.1]], [[0.5004, 0.2], [0.1]])
     assert row.met and row.figures["largest"] == pytest.approx(4e-4)
+    assert row.figures["mean"] == pytest.approx(4e-4 / 3)
     assert tolerance_row("cuda", [[0.5]], [[0.502]]).met is False
+    assert tolerance_row("cuda", [], []).met
+
+
+def test_one_query_of_a_hundred_may_differ_by_more() -> None:
+    exact = [[0.5]] * 99
+    assert tolerance_row("cuda", [*exact, [0.502]], [*exact, [0.5]]).met
+    row = tolerance_row("cuda", [*exact[1:], [0.502], [0.502]], [*exact, [0.5]])
+    assert (row.met, row.figures["within"]) == (False, pytest.approx(0.98))
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -84,6 +111,11 @@ def test_the_report_holds_every_part(
     assert list(rows[0]["figures"]["batch_ms"]) == ["1", "2", "4", "8", "16", "32", "64"]
     assert rows[-3]["met"] and rows[-1]["met"]
     assert (tmp_path / "gpu.md").read_text().startswith("# Serving on a GPU")
+
+
+def test_exact_scores_use_the_options_of_a_service(tiny_bundle_folder: Path) -> None:
+    options = BarePredictor.open(tiny_bundle_folder).options
+    assert options == manifest.read(tiny_bundle_folder).options(PredictOptions())
 
 
 def test_a_served_device_is_measured_from_start_to_answers(tiny_bundle_folder: Path) -> None:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.index.equal_keys import NO_EQUAL_KEYS, equal_keys
+from service.core.index.exact import exact_search
 from service.core.index.found_rows import (
     nearest_sharing,
     one_similarity_per_key,
@@ -13,6 +14,7 @@ from service.core.index.found_rows import (
     search_sharing,
     within_share,
 )
+from service.core.index.protocol import RowFilter
 
 A, B, C = [1.0, 0.0], [0.0, 1.0], [0.6, 0.8]
 VECTORS = np.array([A, B, A, C, B, A], np.float16)
@@ -22,6 +24,18 @@ def test_nodes_become_their_rows_in_order() -> None:
     rows, place = equal_keys(VECTORS).expand(np.array([1, 3, 0, -1]))
     assert rows.tolist() == [1, 4, 3, 0, 2, 5, -1]
     assert place.tolist() == [0, 0, 1, 2, 2, 2, 3]
+
+
+@pytest.mark.parametrize("queries", [1, 64])  # faiss scans few queries in another way than many
+def test_of_equal_keys_an_exact_search_finds_the_first(queries: int) -> None:
+    random = np.random.default_rng(0)
+    once = random.standard_normal((500, 32)).astype(np.float16)
+    keys = np.concatenate([once, once])
+    asked = random.standard_normal((queries, 32)).astype(np.float32)
+    everything = RowFilter(start=0, stop=len(keys))
+    _, rows = exact_search(keys, asked, count=101, row_filter=everything)
+    order = np.argsort(-(asked @ once.T.astype(np.float32)), axis=1)
+    assert rows[:, -1].tolist() == order[:, 50].tolist()  # the 51st key: its second row is left out
 
 
 def test_without_equal_keys_each_row_is_a_node() -> None:
