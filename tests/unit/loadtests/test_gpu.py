@@ -82,9 +82,8 @@ def test_the_tolerance_is_taken_rank_by_rank() -> None:
     assert tolerance_row("cuda", [], []).met
 
 
-def test_one_query_of_a_hundred_may_differ_by_more() -> None:
+def test_the_share_of_queries_within_the_tolerance_is_shown() -> None:
     exact = [[0.5]] * 99
-    assert tolerance_row("cuda", [*exact, [0.502]], [*exact, [0.5]]).met
     row = tolerance_row("cuda", [*exact[1:], [0.502], [0.502]], [*exact, [0.5]])
     assert (row.met, row.figures["within"]) == (False, pytest.approx(0.98))
 
