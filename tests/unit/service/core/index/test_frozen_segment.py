@@ -125,8 +125,9 @@ class RecordedSubset:
         return np.zeros(found.shape, np.float32), found
 
 
-def expected_walk(queue: int, share: float) -> int:
-    return int((queue + 3 * (queue * (1 - share)) ** 0.5) / share) + 8
+def expected_walk(count: int, queue: int, share: float) -> int:
+    wanted = count + (queue - count) * share**0.4
+    return int((wanted + 3 * (wanted * (1 - share)) ** 0.5) / share) + 8
 
 
 @pytest.mark.parametrize(
@@ -157,8 +158,8 @@ def test_a_walk_is_as_long_as_the_share_that_passed_in_the_last_one_requires(
     _, rows = segment.search(query, count=count, ef=ef, row_filter=without(dead, ROWS))
     assert not np.isin(rows, dead).any()
     assert (rows >= 0).all()
-    first = expected_walk(ef, 1 - len(dead) / ROWS)
-    later = [0 if share is None else expected_walk(ef, share) for share in shares]
+    first = expected_walk(count, ef, 1 - len(dead) / ROWS)
+    later = [0 if share is None else expected_walk(count, ef, share) for share in shares]
     assert graph.queues == [first, *later]
 
 
@@ -175,7 +176,7 @@ def test_each_query_is_walked_for_as_long_as_it_needs(vectors: np.ndarray) -> No
     dead = np.argsort(-(vectors.astype(np.float32) @ queries[0]))[:1_000]
     segment = FrozenSegment(graph, rows=ROWS)
     segment.search(queries, count=COUNT, ef=EF, row_filter=without(dead, ROWS))
-    first = expected_walk(EF, 1 - 1_000 / ROWS)
+    first = expected_walk(COUNT, EF, 1 - 1_000 / ROWS)
     assert graph.queues == [first, 0, first]
 
 
