@@ -36,6 +36,11 @@ def without(dead: np.ndarray, rows: int) -> RowFilter:
     return RowFilter(start=0, stop=rows, alive=bitmap(rows, dead.tolist()))
 
 
+def nearest_but(nearest: np.ndarray, kept_every: int | None) -> np.ndarray:
+    """Return `nearest` without the first, and every `kept_every`th after it, if that is set."""
+    return nearest if kept_every is None else np.delete(nearest, np.s_[::kept_every])
+
+
 def recall(
     segment: Segment,
     vectors: np.ndarray,
@@ -52,14 +57,18 @@ def recall(
     return float(shares.mean())
 
 
+@pytest.mark.parametrize("kept_every", [None, 20, 5])
 @pytest.mark.parametrize("deleted", [30, 300, 3_000, 12_000])
 def test_what_lies_behind_a_deleted_region_is_found(
-    segment: FrozenSegment, vectors: np.ndarray, deleted: int
+    segment: FrozenSegment, vectors: np.ndarray, deleted: int, kept_every: int | None
 ) -> None:
-    """A walk whose queue holds fewer nodes than the region would end inside it."""
+    """A walk whose queue holds fewer nodes than the region would end inside it.
+
+    Of the region, no row remains, or one in every `kept_every`.
+    """
     query = unit(1, 1)
     order = np.argsort(-(vectors.astype(np.float32) @ query[0]))
-    row_filter = without(order[:deleted], ROWS)
+    row_filter = without(nearest_but(order[:deleted], kept_every), ROWS)
     near = vectors[order[[0, deleted // 2, deleted]]].astype(np.float32)
     for queries in (query, near, unit(20, 2)):
         assert recall(segment, vectors, queries, row_filter) >= 0.99
@@ -116,35 +125,59 @@ class RecordedSubset:
         return np.zeros(found.shape, np.float32), found
 
 
-def expected_walk(queue: int, passing: int) -> int:
-    share = passing / ROWS
-    return int((queue + 3 * (queue * (1 - share)) ** 0.5) / share) + 8
+def expected_walk(count: int, queue: int, share: float) -> int:
+    wanted = count + (queue - count) * share**0.4
+    return int((wanted + 3 * (wanted * (1 - share)) ** 0.5) / share) + 8
 
 
 @pytest.mark.parametrize(
-    ("near", "others", "count", "ef", "queues"),
+    ("near", "kept_every", "count", "ef", "shares"),
     [
-        pytest.param(0, 200, COUNT, EF, [expected_walk(EF, ROWS - 200)], id="one walk"),
-        pytest.param(60, 0, 8, 8, [expected_walk(8, ROWS - 60), 99], id="a longer walk"),
-        pytest.param(1_000, 0, 8, 8, [expected_walk(8, ROWS - 1_000), 95, 0], id="then a scan"),
-        pytest.param(
-            3_000, 0, COUNT, EF, [expected_walk(EF, ROWS - 3_000), 0], id="one and a scan"
-        ),
-        pytest.param(14_000, 0, COUNT, EF, [0], id="a scan at once"),
+        pytest.param(0, None, COUNT, EF, [], id="one walk"),
+        pytest.param(1_000, 5, 8, 8, [4 / 18], id="a longer walk"),
+        pytest.param(1_000, 60, 8, 8, [1 / 18, None], id="a longer walk and a scan"),
+        pytest.param(200, 5, 8, 8, [4 / 16], id="a longer walk, out of a small region"),
+        pytest.param(60, None, 8, 8, [None], id="a scan, because none passes"),
+        pytest.param(3_000, None, COUNT, EF, [None], id="a scan, and a longer queue"),
     ],
 )
-def test_walks_go_on_until_a_scan_is_quicker(
-    vectors: np.ndarray, near: int, others: int, count: int, ef: int, queues: list[int]
+def test_a_walk_is_as_long_as_the_share_that_passed_in_the_last_one_requires(
+    vectors: np.ndarray,
+    near: int,
+    kept_every: int | None,
+    count: int,
+    ef: int,
+    shares: list[float | None],
 ) -> None:
-    """Dead are the rows that are nearest to the query, or any other rows."""
+    """`shares` are those in the walks that were too short; None stands for a scan."""
     graph, query = RecordedGraph(vectors), unit(1, 5)
-    dead = np.argsort(-(vectors.astype(np.float32) @ query[0]))[:near]
-    dead = np.append(dead, np.random.default_rng(4).choice(ROWS, others, replace=False))
+    order = np.argsort(-(vectors.astype(np.float32) @ query[0]))
+    others = np.random.default_rng(4).choice(order[near:], 100, replace=False)
+    dead = np.append(nearest_but(order[:near], kept_every), others)
     segment = FrozenSegment(graph, rows=ROWS)
     _, rows = segment.search(query, count=count, ef=ef, row_filter=without(dead, ROWS))
     assert not np.isin(rows, dead).any()
     assert (rows >= 0).all()
-    assert graph.queues == queues
+    first = expected_walk(count, ef, 1 - len(dead) / ROWS)
+    later = [0 if share is None else expected_walk(count, ef, share) for share in shares]
+    assert graph.queues == [first, *later]
+
+
+def test_few_rows_that_pass_are_scanned_at_once(vectors: np.ndarray) -> None:
+    graph = RecordedGraph(vectors)
+    segment, few = FrozenSegment(graph, rows=ROWS), without(np.arange(14_000), ROWS)
+    segment.search(unit(1, 5), count=COUNT, ef=EF, row_filter=few)
+    assert graph.queues == [0]
+
+
+def test_each_query_is_walked_for_as_long_as_it_needs(vectors: np.ndarray) -> None:
+    """The filter excludes what is near the first of two queries."""
+    graph, queries = RecordedGraph(vectors), np.concatenate([unit(1, 5), -unit(1, 5)])
+    dead = np.argsort(-(vectors.astype(np.float32) @ queries[0]))[:1_000]
+    segment = FrozenSegment(graph, rows=ROWS)
+    segment.search(queries, count=COUNT, ef=EF, row_filter=without(dead, ROWS))
+    first = expected_walk(COUNT, EF, 1 - 1_000 / ROWS)
+    assert graph.queues == [first, 0, first]
 
 
 def test_a_filter_is_copied_from_its_second_scan_on(vectors: np.ndarray) -> None:
