@@ -20,7 +20,7 @@ from rapidfuzz.distance import OSA
 
 from service.core.index.protocol import Tombstones
 from service.core.lexical.word_index import WordIndex, bigrams_of, common
-from service.core.lexical.words import chunks_of, words_of
+from service.core.lexical.words import Chunk, chunks_of, words_of
 from service.core.types import Bools, Doubles, Indices, RowKind, Rows
 
 _BIGRAMS_AN_EDIT = 3  # the most that one edit changes: those around a transposition
@@ -114,6 +114,13 @@ class WordPart:
         posted = self.posted
         return np.ones(len(places), bool) if posted is None else contained(places, posted)
 
+    def containing(self, chunk: Chunk) -> Indices:
+        """Return the places of the rows that contain a chunk as a whole or in pieces, ascending."""
+        whole = self.places(chunk.whole)
+        if not chunk.pieces:
+            return whole
+        return np.union1d(whole, common([self.places(piece) for piece in chunk.pieces]))
+
     def covered(self, places_of_words: Sequence[Indices]) -> tuple[Rows, Rows]:
         """Return the rows that have no other words than these, and their numbers of words."""
         places, counts = np.unique(np.concatenate(places_of_words), return_counts=True)
@@ -192,12 +199,15 @@ class Lexicon:
         return _Word(is_code=is_code(word), rows=sum(map(len, places)), places=places)
 
     def containing(self, text: str) -> Rows:
-        """Return the rows that contain all words of a text, ascending; none if it has no words."""
-        words = words_of(text)
+        """Return the rows that contain all words of a text, ascending; none if it has no words.
+
+        A row contains a compound or a code as a whole, or all of its pieces.
+        """
+        chunks = list(chunks_of(text))
         found = [
-            part.numbered(common([part.places(word) for word in words]))
+            part.numbered(common([part.containing(chunk) for chunk in chunks]))
             for part in self.parts
-            if words
+            if chunks
         ]
         return np.sort(np.concatenate(found)) if found else NO_MATCHES.rows
 

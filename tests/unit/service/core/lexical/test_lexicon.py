@@ -75,6 +75,16 @@ def test_a_code_finds_its_row_in_all_forms(query: str) -> None:
     assert matches.own.tolist() == [OWN]
 
 
+@pytest.mark.parametrize(
+    "text", ["TX-200", "tx200", "200 B", "tx200b", "TX 200/b lamp", "TX-200/B"]
+)
+def test_a_text_is_contained_as_a_whole_or_in_pieces(text: str) -> None:
+    posted = ["lamp TX-200/B", "lamp tx 201 b", "tx200b lamps"]
+    assert 5 in lexicon(posted).containing(text).tolist()
+    assert 6 not in lexicon(posted).containing(text).tolist()
+    assert not len(lexicon(posted).containing(f"{text} paddle"))
+
+
 def test_a_code_among_other_words_finds_trained_rows_as_words_do() -> None:
     matches = lexicon(POSTED).matches("red XK-4411", share=1.0)
     assert matches.own[matches.rows == 4].tolist() == [0.0]
