@@ -25,6 +25,7 @@ LABELS_A_REQUEST = 4
 RULES = 100  # per writer of rules; each rule is written repeatedly
 DELETE_EVERY = 10  # every tenth request deletes a label or a rule, or unlearns its own click
 BOOSTS = (1.0, 2.5, 1.0, 0.5)  # of the labels of one request
+LONG_AGO = "2020-01-01T00:00:00Z"
 FAR_FUTURE = "2099-12-31T00:00:00Z"
 
 Turn = Callable[[Ask, int], None]  # sends the n-th request, and records what was acknowledged
@@ -125,7 +126,7 @@ def write_clicks(ledger: Ledger, *, owner: str) -> Turn:
     """Create a label, then click it for queries; a query repeats after `CLICKED` others.
 
     Every pass over the queries clicks another label, so each click adds information. Some of the
-    clicks are negative pairs, and some are unlearned at once.
+    clicks are negative pairs, some have a time, and some are unlearned at once.
     """
 
     def turn(ask: Ask, number: int) -> None:
@@ -138,7 +139,8 @@ def write_clicks(ledger: Ledger, *, owner: str) -> Turn:
         else:
             query, negative = f"{owner} query {place}", place % 4 == 0
             instance = {"query": query, "labels": [label_id]}
-            request = post("/instances", {"instances": [{**instance, "negative": negative}]})
+            more = {"negative": negative, **({"at": LONG_AGO} if place % 3 == 0 else {})}
+            request = post("/instances", {"instances": [{**instance, **more}]})
             write = Write(kind=PutInstance.kind, subject=query, weight=-1.0 if negative else 1.0)
         ledger.write(ask, request, [write])
         if place and place % DELETE_EVERY == 0:
