@@ -25,7 +25,7 @@ from service.core.bundle.item_files import ItemFiles, with_fingerprint
 from service.core.bundle.label_details import Details, dump
 from service.core.bundle.manifest import ItemFacts, Manifest, PredictorFacts
 from service.core.bundle.reranker_files import RerankerFiles
-from service.core.encoding.encoder import encode_all
+from service.core.encoding.encoder import Encoder, encode_all
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_existing, refuse_unwritable
 from service.core.index.choose_ef import ChosenEf, sampled
@@ -259,14 +259,7 @@ def _encode(
         blocks = [("instances", Role.QUERY, instances), ("labels", Role.LABEL, labels)]
     opened = encoder.open_encoder()
     keys = [
-        encode_resumably(
-            opened,
-            texts,
-            role=role,
-            work=work / block,
-            threads=options.threads,
-            progress=_counted(report, f"encode {block}", total=len(set(texts))),
-        )
+        _encode_block(opened, block, texts, role=role, work=work, options=options, report=report)
         for block, role, texts in blocks
     ]
     return np.concatenate(keys if label_keys is None else [*keys, label_keys])
@@ -281,13 +274,30 @@ def _alias_keys(
 ) -> Halves:
     """Return the keys [A, d] of all aliases, label by label; encoded as texts of labels."""
     texts = tuple(chain.from_iterable(dataset.label_aliases or ()))
+    opened = encoder.open_encoder()
+    return _encode_block(
+        opened, "aliases", texts, role=Role.LABEL, work=work, options=options, report=report
+    )
+
+
+def _encode_block(
+    opened: Encoder,
+    block: str,
+    texts: Sequence[str],
+    *,
+    role: Role,
+    work: Path,
+    options: BundleOptions,
+    report: Report,
+) -> Halves:
+    """Return the keys [n, d] of the texts of one `block`, which names the step and its folder."""
     return encode_resumably(
-        encoder.open_encoder(),
+        opened,
         texts,
-        role=Role.LABEL,
-        work=work / "aliases",
+        role=role,
+        work=work / block,
         threads=options.threads,
-        progress=_counted(report, "encode aliases", total=len(set(texts))),
+        progress=_counted(report, f"encode {block}", total=len(set(texts))),
     )
 
 

@@ -325,7 +325,7 @@ class Agreement:
     """How far two bundles give the same keywords, averaged over all queries.
 
     `overlaps` are by depth; `moved` is the mean number of ranks that a shared keyword moved.
-    `keywords` counts those of A and those of B.
+    `keywords` are the numbers of all keywords of A and of B.
     """
 
     queries: int
@@ -352,10 +352,11 @@ class ChangedQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """What `Comparison` says, for the queries of one value, or for the labels of one value.
+    """The figures of a part of the comparison: the queries, or the labels, that have one `value`.
 
-    For labels, rankings and known labels have these alone, and R@k is the only metric. `value` is
-    None for what has no value, and for the `others`: the number of values that share this slice.
+    If it is a part of the labels, keywords and known labels are these alone, and R@k is the only
+    metric. A slice of queries or labels without a value has `value` None. So has the slice that all
+    further values share; `others` is their number.
     The p-values are corrected for the number of slices.
     """
 

@@ -7,8 +7,21 @@ from pathlib import Path
 import pytest
 from cyclopts import App
 
+from service.core.bundle import manifest
+from service.core.bundle.bundle import open_bundle
 from tests.support.commands import WIDE, Refused, one_line, status_of
 from tests.support.serving import LocalService, ServerProcess, local_service, server_process
+from tests.support.tiny.bundles import write_document
+
+
+@pytest.fixture
+def words_bundle(make_bundle: Callable[..., Path]) -> Path:
+    """A bundle that finds rows by words, too."""
+    folder = make_bundle(name="words")
+    document = manifest.as_document(open_bundle(folder).manifest)
+    predictor = {**document["predictor"], "words": 0.0}
+    write_document(folder, {**document, "predictor": predictor})
+    return folder
 
 
 @pytest.fixture(scope="module")

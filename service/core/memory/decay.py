@@ -21,7 +21,7 @@ _SMALLEST = np.finfo(np.float32).smallest_subnormal  # a weight of 0 would have 
 
 
 class Vote(NamedTuple):
-    """What one vote of a posted query weighs, and the hour since 1970 from which it decays."""
+    """The weight of one vote of a posted query. It decays from an hour, counted since 1970."""
 
     weight: float = 1.0
     hour: int = NEVER
@@ -37,13 +37,13 @@ def hour_of(seconds: float | None) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decay:
-    """What time has left of weights at an `hour`, with a half-life in days."""
+    """Reduces the weights of votes by their age at an `hour`; the half-life is in days."""
 
     hour: int
     half_life: float
 
     def of(self, weights: Floats | None, hours: Indices | None) -> Floats | None:
-        """Return what is left of `weights` [n] of votes from `hours` [n].
+        """Return the reduced `weights` [n] of votes from `hours` [n].
 
         None stands for weights of 1, and for hours that are all `NEVER`. A vote from a later hour
         keeps its weight.

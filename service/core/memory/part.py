@@ -410,21 +410,21 @@ class RowPart(Part):
 
     def vote_weights(self, rows: Rows) -> Floats | None:
         """Return the weights [n] of the votes of `rows` [b], or None if each weighs 1."""
-        weights = self.contents.weights
-        if weights is None:
-            return None
-        entries, _ = entries_of(self.contents.indptr, self.places(rows))
-        found = weights[entries]
-        return None if (found == PLAIN_WEIGHT).all() else found
+        return self._of_votes(self.contents.weights, rows, PLAIN_WEIGHT)
 
     def vote_hours(self, rows: Rows) -> Indices | None:
         """Return the hours [n] of the votes of `rows` [b], or None if none decays."""
-        hours = self.contents.hours
-        if hours is None:
+        return self._of_votes(self.contents.hours, rows, PLAIN_HOUR)
+
+    def _of_votes(
+        self, numbers: NDArray[_Scalar] | None, rows: Rows, plain: _Scalar
+    ) -> NDArray[_Scalar] | None:
+        """Return those of the votes' `numbers` that `rows` [b] have; None if all are `plain`."""
+        if numbers is None:
             return None
         entries, _ = entries_of(self.contents.indptr, self.places(rows))
-        found = hours[entries]
-        return None if (found == PLAIN_HOUR).all() else found
+        found = numbers[entries]
+        return None if (found == plain).all() else found
 
     def origins(self, rows: Rows) -> Rows:
         """Return the origins of `rows` [b], see `NewRow`."""

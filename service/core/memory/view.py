@@ -57,8 +57,8 @@ class View:
     `base` holds the bundle's rows. `parts` holds the rows learned since, in order of their numbers.
     `plans` say which learned rows belong in one segment, and `item_plans` which posted items. Only
     a bundle with an item memory has `items` and `fusion`. `missing_fields` are those that a filter
-    names and none of its labels has (`filtered_view`). With a `decay`, votes weigh what time has
-    left of them; without one, they weigh what they weighed at first.
+    names and none of its labels has (`filtered_view`). With a `decay`, it reduces the
+    weights of old votes; without one, votes have the weights that were posted.
     """
 
     version: int

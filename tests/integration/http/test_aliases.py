@@ -7,17 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pytest
 
-from service.core.bundle import manifest
-from service.core.bundle.bundle import open_bundle
 from service.http.answers import LabelPage, ShownLabelAnswer
 from service.http.request_body import NDJSON
 from service.settings import Limits
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, local_service
-from tests.support.tiny.bundles import write_document
 
 AXE = {
     "id": "axe",
@@ -32,16 +28,6 @@ SPELLINGS: tuple[Callable[[str], str], ...] = (
     lambda code: code.replace("-", ""),
     lambda code: code.replace("-", " ").lower(),
 )
-
-
-@pytest.fixture
-def words_bundle(make_bundle: Callable[..., Path]) -> Path:
-    """A bundle that finds rows by words, too."""
-    folder = make_bundle(name="words")
-    document = manifest.as_document(open_bundle(folder).manifest)
-    predictor = {**document["predictor"], "words": 0.0}
-    write_document(folder, {**document, "predictor": predictor})
-    return folder
 
 
 def put(service: LocalService, *labels: dict[str, Any]) -> list[str]:
