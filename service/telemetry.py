@@ -70,6 +70,7 @@ REJECTIONS = (
     "deadline",
     "disconnected",
     "not_ready",
+    "shards",
     "memory_full",
     "slow",
     "connections",

@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from service.command_line import STATE_VARIABLE
+from service.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from service.shards.cluster import ClusterConfig
+
+MOST_SHARDS, MOST_REPLICAS = 1_000, 16
 
 
 def serve(
@@ -24,6 +30,9 @@ def serve(
     allow_anonymous: bool | None = None,
     access_log: bool | None = None,
     other_data: bool | None = None,
+    shards: int | None = None,
+    replicas: int = 1,
+    cluster: str | None = None,
 ) -> int:
     """Serve a bundle until SIGTERM or SIGINT.
 
@@ -55,6 +64,13 @@ def serve(
         Log one line per request; default yes.
     other_data
         Accept a label log that was begun for other data than the bundle's; default no.
+    shards
+        Divide the keys into so many shards, each a process of a Ray cluster; default: not divided.
+    replicas
+        Processes that hold the same shard; with two or more, one of them may die.
+    cluster
+        auto|HOST:PORT: where the shards run: on a cluster that is started on this machine, or that
+        of a Ray head; default auto.
     """
     # The server, which --help does not need.
     from service.core.bundle import manifest
@@ -81,6 +97,9 @@ def serve(
     api_keys.require_keys(settings.server, access)
     require_device(settings.engine.device)
     manifest.read(bundle)  # raises before a port is opened
+    divided = _cluster_config(shards, replicas, cluster)
+    if divided is not None and settings.engine.device != "cpu":
+        raise InvalidInput("a divided memory is searched by CPUs: use device cpu", field="shards")
     return launch(
         ServeConfig(
             bundle=bundle,
@@ -88,5 +107,24 @@ def serve(
             state=state if "://" in state else Path(state),
             settings=settings,
             access=access,
+            cluster=divided,
         )
     )
+
+
+def _cluster_config(shards: int | None, replicas: int, cluster: str | None) -> ClusterConfig | None:
+    """Return how the memory is divided; raises `InvalidInput`."""
+    from service.shards.cluster import AUTO, ClusterConfig, require_ray
+
+    if shards is None:
+        if replicas != 1 or cluster is not None:
+            raise InvalidInput("--replicas and --cluster need --shards", field="shards")
+        return None
+    for name, value, most in (
+        ("shards", shards, MOST_SHARDS),
+        ("replicas", replicas, MOST_REPLICAS),
+    ):
+        if not 1 <= value <= most:
+            raise InvalidInput(f"--{name} is {value}, and may be 1 to {most}", field=name)
+    require_ray()
+    return ClusterConfig(shards=shards, replicas=replicas, address=cluster or AUTO)

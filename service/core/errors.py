@@ -12,7 +12,7 @@
     ├── LogError: LogCorrupt, LogCut, LogReplaced, LogLocked
     ├── SealError: SealLate, BundlesUnwritable
     ├── Unavailable
-    │   ├── Busy, Cancelled, NotReady, MemoryFull, DeadlineExceeded, ClientLeft
+    │   ├── Busy, Cancelled, NotReady, ShardsUnavailable, MemoryFull, DeadlineExceeded, ClientLeft
     │   └── Overloaded: DelayExceeded, TooManyBytes
     ├── RequestRefused
     │   ├── MalformedHttp, UnknownHost, ForeignOrigin, HeaderTooLarge, TooSlow, MalformedRequest
@@ -214,6 +214,10 @@ class Cancelled(Unavailable):
 
 class NotReady(Unavailable):
     """The service is starting, draining or has failed."""
+
+
+class ShardsUnavailable(Unavailable):
+    """A shard of the memory does not answer, so some of the nearest rows are unknown."""
 
 
 class MemoryFull(Unavailable):

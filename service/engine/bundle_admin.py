@@ -30,7 +30,7 @@ from service.core.processes.low_priority import LowPriorityChild, niceness_of
 from service.core.processes.own_code import own_module
 from service.engine.bundle_directory import BundleDirectory
 from service.engine.encoder_pool import LabelEncoding
-from service.engine.loaded_bundle import LoadedBundle, load_bundle
+from service.engine.loaded_bundle import LoadedBundle, OpenShards, load_bundle
 from service.engine.snapshot_file import SnapshotFile, SnapshotProgress
 from service.engine.trial import most_bytes
 from service.engine.writing.writer import Writer
@@ -55,11 +55,13 @@ class BundleAdmin:
         settings: EngineSettings,
         device: ScanDevice | None,
         telemetry: Telemetry,
+        open_shards: OpenShards | None = None,
     ) -> None:
         """Administer one engine's bundles; `submit` calls a function in an answering thread."""
         self._directory, self._state, self._log = directory, state, label_log
         self._writer, self._encoding, self._submit = writer, encoding, submit
         self._settings, self._device, self._telemetry = settings, device, telemetry
+        self._open_shards = open_shards
         self._child, self._trial = LowPriorityChild(), LowPriorityChild()
         self._reloading = threading.Lock()
         self._progress = SnapshotFile(directory.folder)
@@ -160,6 +162,7 @@ class BundleAdmin:
                 settings,
                 device=self._device,
                 trial=self._try,
+                open_shards=self._open_shards,
             )
             loaded.warm_up(self._submit, threads=settings.threads, seconds=settings.warm_up_seconds)
             with self._encoding.switched_to(loaded):

@@ -28,7 +28,7 @@ from service.engine.bundle_admin import BundleAdmin
 from service.engine.bundle_directory import BundleDirectory
 from service.engine.device import open_device, segment_source
 from service.engine.encoder_pool import LabelEncoding
-from service.engine.loaded_bundle import LoadedBundle, load_bundle
+from service.engine.loaded_bundle import LoadedBundle, OpenShards, load_bundle
 from service.engine.reading.read_path import ReadPath
 from service.engine.reading.task_queue import Arrivals, QueryRequest, TaskQueue
 from service.engine.sealer import BaseSealer, Sealer
@@ -64,8 +64,9 @@ class Engine:
         bundles: Path | None = None,
         settings: EngineSettings,
         telemetry: Telemetry,
+        open_shards: OpenShards | None = None,
     ) -> None:
-        """Prepare an engine, without opening anything.
+        """Prepare an engine, without opening anything. With `open_shards`, it is a front.
 
         `state` is a folder or a PostgreSQL URL. A reload opens bundles by name from `bundles`, by
         default the folder that contains `bundle`.
@@ -75,6 +76,7 @@ class Engine:
         )
         self._state_place = state
         self._settings, self._telemetry = settings, telemetry
+        self._open_shards = open_shards
         self._queue = TaskQueue(settings)
         self.arrivals = Arrivals(self._queue)
         self.state = State.STARTING
@@ -106,7 +108,11 @@ class Engine:
         self._device = open_device(settings.device)
         self._log = open_log(self._state_place)
         self._loaded = load_bundle(
-            self._directory.current(self._log), self._log, settings, device=self._device
+            self._directory.current(self._log),
+            self._log,
+            settings,
+            device=self._device,
+            open_shards=self._open_shards,
         )
         self._encoding = LabelEncoding(
             self._loaded,
@@ -171,6 +177,7 @@ class Engine:
             settings=settings,
             device=self._device,
             telemetry=telemetry,
+            open_shards=self._open_shards,
         )
 
     def _publish(self, loaded: LoadedBundle) -> None:

@@ -32,12 +32,16 @@ from service.core.label_log import LabelLog
 from service.core.label_log.maintenance import explained
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.shards import KeyShare, Shards
 from service.core.prediction.confidence import open_confidence
 from service.core.prediction.predictor import Predictor, QueryCache
 from service.core.prediction.reranking.reranker import open_reranker
 from service.core.replay import held_version, replayed
 from service.core.types import DeviceName, Event, PredictOptions
 from service.settings import EngineSettings
+
+# Opens the shards of a bundle for a front; returns when all answer.
+OpenShards = Callable[[Bundle, LabelLog, EngineSettings], Shards]
 
 WARM_UP_SEARCHES = 64  # per thread, with keys spread over the whole bundle
 _REPLAY_EVENTS = 1000  # applied and published together
@@ -217,11 +221,14 @@ def load_bundle(
     device: ScanDevice | None = None,
     until: int | None = None,
     trial: Callable[[Bundle], None] | None = None,
+    share: KeyShare | None = None,
+    open_shards: OpenShards | None = None,
 ) -> LoadedBundle:
     """Verify and load a bundle; its memory holds the log up to the newest event or `until`.
 
     Without a log it holds the bundle alone. Searching and encoding use `device`, or the CPU (None).
-    `trial` is called on the verified bundle before it is loaded, and may raise to refuse it. Raises
+    `trial` is called on the verified bundle before it is loaded, and may raise to refuse it. The
+    memory is a shard with a `share` of the keys, or the front of those that `open_shards` opens. Raises
     `BundleError`, `DeviceUnavailable`, `LogError` if the log lacks events that the bundle holds,
     and `OtherData` if it was begun for other data, unless allowed.
     """
@@ -233,12 +240,17 @@ def load_bundle(
         trial(bundle)
     encoder = OnnxEncoder(bundle.folder, facts.encoder, device=name)
     require_full_length(bundle, encoder)
+    shards = None
+    if open_shards is not None and label_log is not None:
+        shards = open_shards(bundle, label_log, settings)
     cache = QueryCache(settings.cached_queries)
     memory = KnowledgeMemory(
         bundle,
         _memory_limits(settings),
         version=0 if label_log is None else held_version(bundle.manifest, label_log),
         half_life=settings.click_half_life,
+        share=share,
+        shards=shards,
     )
     loaded = LoadedBundle(
         bundle=bundle,

@@ -101,7 +101,9 @@ class Sealer:
         start, memory, view = perf_counter(), loaded.memory, loaded.memory.view
         # Ask for the plans each time: a larger plan may have replaced the next one.
         for plan in view.unsealed_plans():
-            key, segment = self._segment(loaded, plan, view.vectors)
+            key, segment = "", None  # a front's rows are searched by its shards
+            if view.shards is None:
+                key, segment = self._segment(loaded, plan, view.vectors)
             attach = partial(memory.attach, memory.seal(plan, segment))
             return self._attach(attach, loaded, plan, key, what="rows", start=start)
         for plan in view.unsealed_item_plans():

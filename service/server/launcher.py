@@ -16,7 +16,8 @@ import logging
 import os
 import signal
 import socket
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,6 +36,7 @@ from service.server.connection import ServiceConnection
 from service.server.memory_budget import within_budget
 from service.server.worker import MARGIN_SECONDS, ServeConfig, Worker, stop_signals
 from service.settings import ServerSettings
+from service.shards.cluster import ClusterProcess
 from service.telemetry import configure_logs, forget_ended, write_logs_at_once
 
 EARLY_ENDS = 5  # the parent gives up after so many workers in a row that were never ready
@@ -165,12 +167,25 @@ def launch(config: ServeConfig) -> int:
     configure_logs(access=server.access_log)
     try:
         settings = within_budget(config.settings, manifest.read(config.bundle))
-        config = replace(config, settings=settings)
-        if server.workers > 1:
-            return supervise(config)
-        return _run_in_this_process(config)
+        with _placed(replace(config, settings=settings)) as placed:
+            return supervise(placed) if server.workers > 1 else _run_in_this_process(placed)
     finally:
         write_logs_at_once()  # before the caller prints the error to stderr, too
+
+
+@contextmanager
+def _placed(config: ServeConfig) -> Iterator[ServeConfig]:
+    """Look after the shards of a divided memory, if it is divided, until the block ends."""
+    if config.cluster is None:
+        yield config
+        return
+    with TemporaryDirectory(prefix="keymatch-shards-") as folder:
+        engine = config.settings.engine
+        cluster = ClusterProcess(config.cluster, Path(folder), state=config.state, settings=engine)
+        try:
+            yield replace(config, places=Path(folder))
+        finally:
+            cluster.close()
 
 
 def _run_in_this_process(config: ServeConfig) -> int:

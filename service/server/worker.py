@@ -29,6 +29,8 @@ from service.http.access import Access
 from service.http.app import build_app
 from service.server.connection import ConnectionGuard
 from service.settings import LEAST_CONNECTIONS_A_WAITER, Settings
+from service.shards.cluster import ClusterConfig
+from service.shards.places import PlacesFolder
 from service.telemetry import Telemetry, configure_logs, write_logs_at_once
 
 FAILED = 1  # exit status; uvicorn's own 3 would end all workers at once
@@ -53,6 +55,8 @@ class ServeConfig:
     state: Path | str  # the folder of the label log, or a PostgreSQL URL
     settings: Settings
     access: Access
+    cluster: ClusterConfig | None = None  # how the memory is divided; None: it is not
+    places: Path | None = None  # the folder that says where its shards answer
 
     def with_connections(self, most: int) -> ServeConfig:
         """Return this configuration with at most `most` connections, half of them for waiters."""
@@ -101,6 +105,7 @@ class Worker:
             bundles=config.bundles,
             settings=config.settings.engine,
             telemetry=telemetry,
+            open_shards=None if config.places is None else PlacesFolder(config.places).open,
         )
         _end_in_time(engine, stop_requested, server.shutdown_seconds)
         if self._metrics is not None:

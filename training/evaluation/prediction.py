@@ -23,7 +23,7 @@ from service.core.index.exact import exact_search
 from service.core.index.found_rows import nearest, nearest_sharing, places_per_key, search_sharing
 from service.core.index.hubs import hubness, penalties, without_hubs
 from service.core.index.protocol import RowFilter, Tombstones, batches
-from service.core.lexical.hybrid import with_matches
+from service.core.lexical.hybrid import cosines_by, with_matches
 from service.core.lexical.lexicon import Lexicon, Matches, WordPart
 from service.core.lexical.word_index import index_texts
 from service.core.memory.part import WeightedVotes, entries_of
@@ -119,8 +119,7 @@ class OfflineMemory:
         return with_matches(
             *found,
             matches=[one.of_kind(kind, self.is_instance).adding(words) for one in matches],
-            queries=queries,
-            vectors_of=lambda rows: self.keys[rows],
+            cosines=cosines_by(lambda rows: self.keys[rows], queries),
         )
 
     def without_hubs(self, found: Neighbours, *, share: float) -> Neighbours:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from service.core.index.protocol import batches
 from service.core.types import Halves, Indices, Rows
 
 _COMPARED_ROWS = 65_536  # rows whose bits are compared at once
-_HASH_SEED = 0x9E3779B97F4A7C15
+_HASH_FACTOR = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,7 +88,7 @@ def equal_keys(vectors: Halves) -> EqualKeys:
     rows = len(vectors)
     if not rows:
         return NO_EQUAL_KEYS
-    hashes = np.concatenate([_hashes(vectors[batch]) for batch in batches(rows, _COMPARED_ROWS)])
+    hashes = np.concatenate([key_hashes(vectors[batch]) for batch in batches(rows, _COMPARED_ROWS)])
     _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
     first_of = first[inverse]
     later = np.flatnonzero(first_of != np.arange(rows))
@@ -105,10 +106,11 @@ def _bits(vectors: Halves) -> np.ndarray:
     return np.ascontiguousarray(vectors, np.float16).view(np.uint16)
 
 
-def _hashes(vectors: Halves) -> np.ndarray:
-    """Return a 64-bit hash of each vector's bits: a sum of products, modulo 2^64."""
-    bits = _bits(vectors).astype(np.uint64)
-    factors = np.random.default_rng(_HASH_SEED).integers(
-        1, 2**63, size=bits.shape[1], dtype=np.uint64
-    )
-    return np.asarray(((bits + np.uint64(1)) * (factors | np.uint64(1))).sum(axis=1))
+def key_hashes(vectors: Halves) -> NDArray[np.uint64]:
+    """Return a 64-bit hash [R] of each vector's bits: a polynomial in a constant, modulo 2^64.
+
+    Shards divide rows by it, so it must never change.
+    """
+    bits = _bits(vectors).astype(np.uint64) + np.uint64(1)
+    factors = [pow(_HASH_FACTOR, power, 2**64) for power in range(1, bits.shape[1] + 1)]
+    return np.asarray(bits @ np.array(factors, np.uint64))

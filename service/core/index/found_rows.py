@@ -89,10 +89,10 @@ def nearest_sharing(
 def one_similarity_per_key(
     similarities: Floats, rows: Rows, *, share: int, vectors_of: Callable[[Rows], Halves]
 ) -> tuple[Floats, Rows]:
-    """Set the similarity of all rows of a key to its largest, in sorted lines [B, n]; sort again.
+    """Give the rows of a key its largest similarity, in sorted lines [B, n]; sort again.
 
     Parts of a memory add in different orders, so similarities of one key may differ in their last
-    bits. Lines in which no key can have more than `share` rows stay as they are.
+    bits. Only keys with more than `share` rows change.
     """
     doubtful = np.flatnonzero(crowded(similarities, share, tie=TIE)).tolist()
     if not doubtful:
@@ -101,7 +101,8 @@ def one_similarity_per_key(
     for line in doubtful:
         found = np.flatnonzero(rows[line] >= 0)
         first = equal_keys(vectors_of(rows[line, found])).node_of(np.arange(len(found)))
-        similarities[line, found] = similarities[line, found[first]]
+        many = np.bincount(first)[first] > share
+        similarities[line, found[many]] = similarities[line, found[first[many]]]
     return nearest(similarities, rows, count=rows.shape[1])
 
 

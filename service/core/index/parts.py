@@ -113,12 +113,25 @@ class Part:
         """Return the numbers of all rows without a tombstone, ascending."""
         return self.numbers(self.dead.alive_places(self.stored_rows))
 
+    def are_alive(self, rows: Rows) -> Bools:
+        """Return which of `rows` [b], all from `first` to `stop` - 1, are stored and not dead."""
+        places = self.places(rows)
+        everything = RowFilter(start=0, stop=self.stored_rows, alive=self.dead.alive)
+        return everything.allows(np.where(self._are_stored(rows, places), places, -1))
+
+    def _are_stored(self, rows: Rows, places: Rows) -> Bools:
+        if self.rows is None:
+            return np.ones(len(rows), bool)
+        if not len(self.rows):
+            return np.zeros(len(rows), bool)
+        return np.asarray(self.rows[np.minimum(places, len(self.rows) - 1)] == rows)
+
     def with_tombstones(self, rows: Sequence[int]) -> Self:
-        """Return this part with tombstones for `rows`; rows of other parts are ignored."""
-        inside = [row for row in rows if self.first <= row < self.stop]
-        if not inside:
-            return self
-        return replace(self, dead=self.dead.with_dead(self.places(np.array(inside))))
+        """Return this part with tombstones for `rows`; rows that it does not store are ignored."""
+        inside = np.array([row for row in rows if self.first <= row < self.stop], np.int64)
+        places = self.places(inside)
+        places = places[self._are_stored(inside, places)]
+        return replace(self, dead=self.dead.with_dead(places)) if len(places) else self
 
     def with_alive(self, rows: Rows) -> Self:
         """Return the same part, in which only `rows` (in any order) may be alive."""

@@ -9,12 +9,20 @@ Shapes: B queries, b rows found by vectors, m matches by words, d dimensions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from service.core.types import Doubles, Floats, Halves, Rows
 
 Match = tuple[Rows, Doubles]  # rows [m], ascending, and what words add to their cosines [m]
+Cosines = Callable[[int, Rows], Floats]  # the place of a query, rows [n] -> their cosines [n]
+
+
+def cosines_by(vectors_of: Callable[[Rows], Halves], queries: Floats) -> Cosines:
+    """Return the cosines of queries [B, d] with rows, whose vectors `vectors_of` reads."""
+    # A row's bits do not depend on the other rows, as they might in a product of matrices.
+    return lambda place, rows: np.vecdot(vectors_of(rows).astype(np.float32), queries[place])
 
 
 def with_matches(
@@ -22,19 +30,17 @@ def with_matches(
     rows: Rows,
     *,
     matches: Sequence[Match],
-    queries: Floats,
-    vectors_of: Callable[[Rows], Halves],
+    cosines: Cosines,
 ) -> tuple[Floats, Rows]:
     """Return the similarities and rows of queries [B], with the `matches` of their words.
 
-    `similarities` and `rows` [B, b] were found by vectors, `queries` [B, d] are the queries' own
-    and `vectors_of` reads those of rows. Returns [B, c] with b <= c, descending; row -1 fills
-    missing places.
+    `similarities` and `rows` [B, b] were found by vectors. Returns [B, c] with b <= c, descending;
+    row -1 fills missing places.
     """
     if not any(len(matched) for matched, _ in matches):
         return similarities, rows
     joined = [
-        _joined(similarities[place], rows[place], one, queries[place], vectors_of)
+        _joined(similarities[place], rows[place], one, partial(cosines, place))
         for place, one in enumerate(matches)
     ]
     width = max(len(found) for _, found in joined)
@@ -49,8 +55,7 @@ def _joined(
     similarities: Floats,
     rows: Rows,
     matches: Match,
-    query: Floats,
-    vectors_of: Callable[[Rows], Halves],
+    cosines: Callable[[Rows], Floats],
 ) -> tuple[Floats, Rows]:
     """Return the similarities and rows of one query, [at most b + m] each, descending."""
     found = rows >= 0
@@ -63,8 +68,7 @@ def _joined(
     similarities = similarities + np.where(known, by_words[place], np.float32(0))
     new = np.ones(len(matched), bool)
     new[place[known]] = False
-    cosines = vectors_of(matched[new]).astype(np.float32) @ query
-    similarities = np.concatenate([similarities, cosines + by_words[new]])
+    similarities = np.concatenate([similarities, cosines(matched[new]) + by_words[new]])
     rows = np.concatenate([rows, matched[new]])
     order = np.lexsort((rows, -similarities))
     return similarities[order], rows[order]

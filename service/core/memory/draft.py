@@ -7,6 +7,7 @@ dropped at any time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatchmethod
@@ -62,6 +63,7 @@ class Draft:
         self._view, self._limits = view, limits
         self.labels, self.ownership, self.items = view.labels, view.ownership, view.items
         self.rules = view.rules
+        self._no_vector = np.zeros(view.bundle.manifest.encoder.dimension, np.float16)
         self._pending = PendingRows(view, block_rows=limits.seal_rows)
         self.version, self._item_plans = view.version, view.item_plans
         self._count_spare_deaths()
@@ -94,7 +96,9 @@ class Draft:
 
     def _count_spare_deaths(self) -> None:
         self._spare_deaths = self._view.spare_deaths()
-        self._spare_base_deaths = self._view.base.spare_deaths()
+        self._spare_base_deaths = math.inf  # a front has no graph of the bundle
+        if self._view.shards is None:
+            self._spare_base_deaths = self._view.base.spare_deaths()
 
     def _too_many_died(self) -> bool:
         """Return whether a plan may have too many dead rows; `_planned` then counts exactly."""
@@ -263,8 +267,10 @@ class Draft:
         row = self._append_click(query, remaining, self._vector(votes.row), origin=origin)
         return replace(remaining, row=row)
 
-    def _append_click(self, query: str, click: Click, vector: Halves, *, origin: int = -1) -> int:
-        """Append a row with the votes of a click; return its number."""
+    def _append_click(
+        self, query: str, click: Click, vector: Halves | None, *, origin: int = -1
+    ) -> int:
+        """Append a row with the votes of a click; return its number. See `_vector` for None."""
         votes = [click.votes.get(column, PLAIN) for column in click.columns]
         weights = np.array([vote.weight for vote in votes], np.float32)
         hours = np.array([vote.hour for vote in votes], np.int32)
@@ -273,7 +279,8 @@ class Draft:
                 kind=RowKind.INSTANCE,
                 text=query,
                 votes=np.array(click.columns, np.int32),
-                vector=vector,
+                vector=self._no_vector if vector is None else vector,
+                foreign=vector is None,
                 weights=None if (weights == 1.0).all() else weights,
                 hours=None if (hours == NEVER).all() else hours,
                 origin=origin,
@@ -299,10 +306,19 @@ class Draft:
         columns = map(self.labels.column, labels)
         return {column for column in columns if column is not None}
 
-    def _vector(self, row: int) -> Halves:
-        """Return the key [d] of a row that is not dead in the view, or not yet written."""
-        pending = self._pending.row(row)
-        return self._view.vectors(np.array([row]))[0] if pending is None else pending.vector
+    def _vector(self, row: int) -> Halves | None:
+        """Return the key [d] of a row that is alive in the view, or not yet written.
+
+        It is None if this process does not hold the key: another shard does.
+        """
+        pending, view = self._pending.row(row), self._view
+        if pending is not None:
+            return None if pending.foreign else pending.vector
+        rows = np.array([row])
+        if view.shards is not None or (view.share is not None and not view.are_alive(rows)[0]):
+            return None
+        vector: Halves = view.vectors(rows)[0]
+        return vector
 
     def _append_rows_of_label(self, change: PutLabel, column: int) -> None:
         """Append a label row for the text and an instance row for each alias and each query."""
@@ -355,6 +371,8 @@ def _planned(view: View, limits: MemoryLimits) -> View:
         plans = plan_merges(view.plans, full_blocks, alive_rows=alive_rows, fan_out=limits.fan_out)
     else:
         plans = without_dead_rows(view.plans, alive_rows)
+    if view.shards is not None:
+        return replace(view, plans=plans)
     return replace(view, plans=plans, base=view.base.reconsidered())
 
 
@@ -364,6 +382,7 @@ class PendingRows:
     def __init__(self, view: View, *, block_rows: int) -> None:
         """Continue after the last row of `view`; live rows lie in blocks of `block_rows`."""
         self._first_live_row, self._block_rows = view.base_rows, block_rows
+        self._share = view.share
         self._next_row = view.next_row
         self.rows: list[NewRow] = []  # rows to append
         self._tombstones: list[int] = []
@@ -371,10 +390,14 @@ class PendingRows:
         self.base_deaths = 0  # at most this many rows of the bundle die
 
     def append(self, row: NewRow) -> int:
-        """Collect a row, and return the number that it will have."""
+        """Collect a row, and return the number that it will have. Other shards' rows are dead."""
+        if self._share is not None and not row.foreign:
+            row = replace(row, foreign=not self._share.holds(row.vector[None])[0])
         self.rows.append(row)
         self.size += row.size
         self._next_row += 1
+        if self._share is not None and row.foreign:
+            self._tombstones.append(self._next_row - 1)
         return self._next_row - 1
 
     def row(self, number: int) -> NewRow | None:

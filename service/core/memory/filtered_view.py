@@ -78,8 +78,8 @@ class FilteredViews:
         if fields.dated:
             active = _in_table(view.labels, fields.active(now, view.labels.columns))
             made = _narrowed(view, active, None if last is None else last.made)
-            # A search without hidden labels is faster.
-            answering = view if active.sum() == len(view.labels) else made.view
+            if active.sum() < len(view.labels):
+                answering = replace(made.view, scope=replace(view.scope, at=now))
         if rules is not view.rules:
             answering = replace(answering, rules=rules)
         until = min(fields.next_date(now), view.rules.next_date(now))
@@ -108,7 +108,8 @@ class FilteredViews:
         made = filtered(view, wanted, before)
         if only is None:
             labels, rules = made.view.labels.of(tenant), view.rules.of(tenant)
-            own = replace(made.view, labels=labels, rules=rules, missing_fields=())
+            scope = replace(view.scope, tenant=tenant)
+            own = replace(made.view, labels=labels, rules=rules, missing_fields=(), scope=scope)
             made = replace(made, view=own)
         with self._lock:
             newest = self._kept.get(key)
@@ -124,7 +125,8 @@ def filtered(view: View, wanted: LabelFilter, before: Filtered | None = None) ->
     """
     made = _narrowed(view, _matching(view.labels, wanted), before)
     missing = [name for name in wanted.fields if not _matching(view.labels, _having(name)).any()]
-    return replace(made, view=replace(made.view, missing_fields=tuple(missing)))
+    narrowed = replace(made.view, missing_fields=tuple(missing), scope=view.scope.only(wanted))
+    return replace(made, view=narrowed)
 
 
 def _narrowed(view: View, matching: Bools, before: Filtered | None) -> Filtered:

@@ -25,11 +25,14 @@ from service.core.memory.label_table import LabelTable, bytes_of_label
 from service.core.memory.part import BaseRows, RowPart, bytes_of_row, seal
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.rule_table import RuleTable, bytes_of_rule
+from service.core.memory.shards import KeyShare, Scope, Shards
 from service.core.memory.view import View
 from service.core.rules import Rule
 from service.core.tenant import Tenant
 from service.core.text_identity import IdentityLookup
 from service.core.types import NewInstance, NewItem
+
+KEPT_VERSIONS = 256  # of a shard
 
 
 class KnowledgeMemory:
@@ -42,37 +45,59 @@ class KnowledgeMemory:
         *,
         version: int = 0,
         half_life: float | None = None,
+        share: KeyShare | None = None,
+        shards: Shards | None = None,
     ) -> None:
         """Start from a bundle that contains the events of its log up to `version`.
 
         Clicks that have a time lose half of their weight per `half_life`, in days; None: nothing.
+        With a `share`, the memory is a shard that holds these keys. With `shards`, it is their
+        front and holds none. With neither, it holds all.
         """
         self.limits, self.half_life = limits or MemoryLimits(), half_life
         self._dimension = bundle.manifest.encoder.dimension
         self._filtered = FilteredViews(half_life)
-        self._view = View(
-            version=version,
-            base=BaseRows.of(bundle),
-            parts=(),
-            plans=(),
-            labels=LabelTable(
-                base_ids=bundle.label_ids,
-                base_texts=bundle.label_texts,
-                base_details=bundle.label_details,
-                base_identities=IdentityLookup(bundle.label_texts),
-                columns=bundle.labels,
-                fields=LabelFields.of(bundle.label_details.filled()),
-            ),
-            ownership=RowOwnership.of_bundle(bundle),
-            items=None if bundle.items is None else ItemMemory.of(bundle.items),
-            fusion=None if bundle.items is None else OnnxFusion(bundle.items.fusion),
-            rules=RuleTable.from_rules(bundle.rules),
+        self._recent: dict[int, View] = {}  # of a shard, by version, the oldest first
+        self._set_view(
+            View(
+                version=version,
+                base=BaseRows.of(bundle, share),
+                parts=(),
+                plans=(),
+                labels=LabelTable(
+                    base_ids=bundle.label_ids,
+                    base_texts=bundle.label_texts,
+                    base_details=bundle.label_details,
+                    base_identities=IdentityLookup(bundle.label_texts),
+                    columns=bundle.labels,
+                    fields=LabelFields.of(bundle.label_details.filled()),
+                ),
+                ownership=RowOwnership.of_bundle(bundle),
+                items=None if bundle.items is None else ItemMemory.of(bundle.items),
+                fusion=None if bundle.items is None else OnnxFusion(bundle.items.fusion),
+                rules=RuleTable.from_rules(bundle.rules),
+                share=share,
+                shards=shards,
+            )
         )
 
     @property
     def view(self) -> View:
         """The newest view; a reader takes it once per request."""
         return self._view
+
+    def at(self, version: int) -> View | None:
+        """Return a shard's view of a version, or None if it is no longer kept, or not yet there."""
+        return self._recent.get(version)
+
+    def in_scope(self, view: View, scope: Scope) -> View:
+        """Return one of a shard's views without the labels that its front has left out."""
+        if scope.at is not None:
+            view = self.active(view, scope.at)
+        view = self.of_tenant(view, scope.tenant)
+        for wanted in scope.filters:
+            view = self.only(view, wanted)
+        return view
 
     def only(self, view: View, wanted: LabelFilter | None) -> View:
         """Return one of this memory's views without the labels that do not pass a filter."""
@@ -118,14 +143,30 @@ class KnowledgeMemory:
 
     def publish(self, draft: Draft) -> View:
         """Make a draft the newest view."""
-        self._view = draft.view()
+        self._set_view(draft.view())
         return self._view
 
     def apply(self, changes: Sequence[Change]) -> View:
-        """Apply changes in the order of the log and publish them as one view; all or none apply."""
-        draft = self.draft()
-        draft.apply(changes)
-        return self.publish(draft)
+        """Apply changes in the order of the log and publish them as one view; all or none apply.
+
+        In a shard, each of the newest `KEPT_VERSIONS` is a view: fronts may read any of them.
+        """
+        singly = KEPT_VERSIONS if self._view.share is not None else 0
+        first, last = changes[: len(changes) - singly], changes[-singly:] if singly else ()
+        for some in (first, *([change] for change in last)):
+            if some:
+                draft = self.draft()
+                draft.apply(some)
+                self.publish(draft)
+        return self._view
+
+    def _set_view(self, view: View) -> None:
+        """Make a view the newest one; a shard also keeps the ones before it."""
+        self._view = view
+        if view.share is not None:
+            self._recent[view.version] = view
+            if len(self._recent) > KEPT_VERSIONS:
+                del self._recent[next(iter(self._recent))]
 
     def seal(self, plan: SegmentPlan, segment: Segment | None) -> RowPart:
         """Gather the rows of a plan, with their segment, for `attach`.
@@ -146,12 +187,12 @@ class KnowledgeMemory:
         if not any((sealed.first, sealed.stop) == (p.first, p.stop) for p in self._view.plans):
             return False
         alive = self._view.alive_rows_within(sealed.first, sealed.stop)
-        self._view = self._view.with_sealed(sealed.with_alive(alive))
+        self._set_view(self._view.with_sealed(sealed.with_alive(alive)))
         return True
 
     def attach_base(self, plan: SegmentPlan, segment: Segment | None) -> bool:
         """Search the bundle's rows through the segment of a plan; None if the plan has no rows."""
-        self._view = replace(self._view, base=self._view.base.with_segment(plan, segment))
+        self._set_view(replace(self._view, base=self._view.base.with_segment(plan, segment)))
         return True
 
     def attach_items(self, plan: SegmentPlan, segment: Segment | None) -> bool:
@@ -165,7 +206,7 @@ class KnowledgeMemory:
         if plan.first > items.posted.sealed_count:
             return False  # earlier items must be attached first
         posted = items.posted.with_index(plan.first, plan.stop, plan.rows, segment)
-        self._view = replace(self._view, items=replace(items, posted=posted))
+        self._set_view(replace(self._view, items=replace(items, posted=posted)))
         return True
 
 

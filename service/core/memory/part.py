@@ -28,6 +28,7 @@ from service.core.lexical.lexicon import WordPart
 from service.core.lexical.word_index import FrozenWords, LiveWords, gathered
 from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
 from service.core.memory.decay import PLAIN
+from service.core.memory.shards import KeyShare
 from service.core.types import Bools, Floats, Halves, Indices, RowKind, Rows
 
 Votes = tuple[Indices, NDArray[np.int64]]
@@ -73,9 +74,13 @@ class BaseRows:
     rebuilt: tuple[SegmentPlan, Segment | None] | None = None
 
     @classmethod
-    def of(cls, bundle: Bundle) -> BaseRows:
-        """Return the rows of a bundle; none is dead."""
-        return cls(bundle=bundle, dead=Tombstones(size=bundle.instances + bundle.labels))
+    def of(cls, bundle: Bundle, share: KeyShare | None = None) -> BaseRows:
+        """Return the rows of a bundle; none is dead, or those of other shards than `share`."""
+        rows = cls(bundle=bundle, dead=Tombstones(size=bundle.instances + bundle.labels))
+        if share is None:
+            return rows
+        others = np.flatnonzero(~share.holds(bundle.keys))
+        return replace(rows, dead=rows.dead.with_dead(others)).planned()
 
     @property
     def count(self) -> int:
@@ -90,6 +95,10 @@ class BaseRows:
     def alive_rows(self) -> Rows:
         """Return the rows without a tombstone, ascending."""
         return self.dead.alive_places(self.count)
+
+    def are_alive(self, rows: Rows) -> Bools:
+        """Return which of `rows` [b] have no tombstone."""
+        return self._scanned(None).allows(rows)
 
     def with_tombstones(self, rows: Sequence[int]) -> BaseRows:
         """Return the same rows, with `rows` dead as well."""
@@ -282,7 +291,8 @@ class NewRow:
 
     `weights` are the votes' weights, or None if each vote weighs 1. `hours` are the hours from
     which they decay, or None if none does. `origin` is the bundle's training row that this row
-    replaces, or -1 for a posted row.
+    replaces, or -1 for a posted row. A `foreign` row is another shard's, whether or not its key is
+    known here.
     """
 
     kind: RowKind
@@ -292,6 +302,7 @@ class NewRow:
     weights: Floats | None = None
     hours: Indices | None = None
     origin: int = -1
+    foreign: bool = False
 
     @property
     def size(self) -> int:

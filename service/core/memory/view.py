@@ -29,7 +29,7 @@ from service.core.index.hubs import without_hubs
 from service.core.index.parts import Part, with_sealed
 from service.core.items.fusion import FusedQueries, OnnxFusion, fused
 from service.core.items.item_memory import ItemMemory
-from service.core.lexical.hybrid import Match, with_matches
+from service.core.lexical.hybrid import Cosines, Match, cosines_by, with_matches
 from service.core.lexical.lexicon import NO_MATCHES, Lexicon, contained
 from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
 from service.core.memory.decay import Decay
@@ -45,6 +45,7 @@ from service.core.memory.part import (
 )
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.rule_table import RuleTable
+from service.core.memory.shards import EVERYTHING, FoundRows, KeySearch, KeyShare, Scope, Shards
 from service.core.types import Bools, Floats, Halves, Indices, RowKind, Rows
 
 TimedVotes = tuple[Indices, Rows, Floats | None, Indices | None]
@@ -59,6 +60,9 @@ class View:
     a bundle with an item memory has `items` and `fusion`. `missing_fields` are those that a filter
     names and none of its labels has (`filtered_view`). With a `decay`, it reduces the
     weights of old votes; without one, votes have the weights that were posted.
+
+    In a shard, rows of other shards than its `share` are dead. In the front of `shards`, rows have
+    no keys, and `scope` tells the shards which labels are left out.
     """
 
     version: int
@@ -73,6 +77,9 @@ class View:
     rules: RuleTable = field(default_factory=RuleTable)
     missing_fields: tuple[str, ...] = ()
     decay: Decay | None = None
+    share: KeyShare | None = None
+    shards: Shards | None = None
+    scope: Scope = EVERYTHING
 
     @property
     def bundle(self) -> Bundle:
@@ -199,6 +206,9 @@ class View:
         walking through graphs. The rows of one key take at most `places_per_key` places. Returns
         similarities [B, b], descending, and row numbers [B, b]; row -1 fills missing places.
         """
+        if self.shards is not None:
+            wanted = self._key_search(queries, depth=depth, kind=kind, exact=exact)
+            return self.shards.search(wanted)[:2]
         share = places_per_key(depth)
         ef = None if exact else self.bundle.manifest.index.ef
         similarities, rows = self.base.search(queries, count=depth, ef=ef, kind=kind, share=share)
@@ -237,18 +247,47 @@ class View:
         `retrieve` does, with up to `MOST_MATCHES` further rows per query, and `MOST_COVERED`.
         Hubs come later than there if the bundle says so.
         """
-        similarities, rows = self.retrieve(vectors, depth=depth, kind=kind, exact=exact)
+        matches: list[Match] = []
         if words is not None or covered:
-            similarities, rows = with_matches(
-                similarities,
-                rows,
-                matches=[self.matches(query, kind, words, covered=covered) for query in queries],
-                queries=vectors,
-                vectors_of=self.vectors,
-            )
+            matches = [self.matches(query, kind, words, covered=covered) for query in queries]
+        if self.shards is None:
+            similarities, rows = self.retrieve(vectors, depth=depth, kind=kind, exact=exact)
+            cosines = cosines_by(self.vectors, vectors)
+        else:
+            wanted = self._key_search(vectors, depth=depth, kind=kind, exact=exact)
+            named = [matched for matched, _ in matches]
+            found = self.shards.search(replace(wanted, named=named))
+            similarities, rows, cosines = found.similarities, found.rows, _looked_up(found, named)
+        if matches:
+            similarities, rows = with_matches(similarities, rows, matches=matches, cosines=cosines)
         if self.bundle.hubs is None:
             return similarities, rows
         return without_hubs(similarities, rows, self.penalties(rows))
+
+    def answer(self, wanted: KeySearch) -> FoundRows:
+        """Answer a front from a shard's view, which must be in the scope that is searched."""
+        found = self.retrieve(
+            wanted.queries, depth=wanted.depth, kind=wanted.kind, exact=wanted.exact
+        )
+        cosines, cosines_of = [], cosines_by(self.vectors, wanted.queries)
+        for place, rows in enumerate(wanted.named):
+            own = np.full(len(rows), np.nan, np.float32)
+            held = self.are_alive(rows)
+            own[held] = cosines_of(place, rows[held])
+            cosines.append(own)
+        return FoundRows(*found, cosines)
+
+    def _key_search(
+        self, queries: Floats, *, depth: int, kind: RowKind | None, exact: bool
+    ) -> KeySearch:
+        return KeySearch(
+            version=self.version,
+            scope=self.scope,
+            queries=queries,
+            depth=depth,
+            kind=kind,
+            exact=exact,
+        )
 
     def penalties(self, rows: Rows) -> Halves:
         """Return what is subtracted from the similarities of `rows`, [B, b] or [b].
@@ -385,8 +424,17 @@ class View:
             counts = np.concatenate([one.counts for one in found])[np.argsort(places)]
         return columns, counts, weights if self.decay is None else self.decay.of(weights, hours)
 
+    def are_alive(self, rows: Rows) -> Bools:
+        """Return which of `rows` [b] have no tombstone."""
+        alive = np.zeros(len(rows), bool)
+        for part, places in self._by_part(rows):
+            alive[places] = part.are_alive(rows[places])
+        return alive
+
     def vectors(self, rows: Rows) -> Halves:
         """Return the keys [b, d] of `rows` [b]."""
+        if self.shards is not None:
+            return self.shards.vectors(self.version, rows)
         vectors = np.empty((len(rows), self.bundle.keys.shape[1]), np.float16)
         for part, places in self._by_part(rows):
             vectors[places] = part.vectors(rows[places])
@@ -462,6 +510,11 @@ def _in_row_order(found: Sequence[_Found]) -> tuple[Rows, Indices, Floats | None
         None if weights is None else weights[order],
         None if hours is None else hours[order],
     )
+
+
+def _looked_up(found: FoundRows, named: Sequence[Rows]) -> Cosines:
+    """Return the cosines that shards found for the rows `named` in each query, ascending."""
+    return lambda place, rows: found.cosines[place][np.searchsorted(named[place], rows)]
 
 
 def _unsealed(plans: Sequence[SegmentPlan], parts: Sequence[Part]) -> Iterator[SegmentPlan]:

@@ -26,6 +26,7 @@ SAMPLES: list[tuple[KeymatchError, int, str | None]] = [
     (errors.DelayExceeded("m", retry_after=3), 429, "overloaded"),
     (errors.ClientLeft("m"), 499, "disconnected"),
     (errors.NotReady("m"), 503, "not_ready"),
+    (errors.ShardsUnavailable("m"), 503, "shards"),
     (errors.LogError("m"), 503, None),
     (errors.LogCorrupt("m"), 503, None),
     (errors.DeadlineExceeded("m"), 504, "deadline"),

@@ -7,7 +7,7 @@ import pytest
 
 from service.core.index.protocol import Tombstones
 from service.core.lexical import lexicon as module
-from service.core.lexical.hybrid import with_matches
+from service.core.lexical.hybrid import cosines_by, with_matches
 from service.core.lexical.lexicon import MOST_MATCHES, OWN, Lexicon, Matches, WordPart
 from service.core.lexical.word_index import index_texts
 
@@ -128,8 +128,7 @@ def joined(matches: Matches, share: float) -> tuple[list[float], list[int]]:
         np.array([[0.8, 0.6, -np.inf]], np.float32),
         np.array([[0, 1, -1]]),
         matches=[matches.adding(share)],
-        queries=query,
-        vectors_of=lambda rows: keys[rows],
+        cosines=cosines_by(lambda rows: keys[rows], query),
     )
     return similarities[0].tolist(), rows[0].tolist()
 

@@ -1,0 +1,1 @@
+"""A divided memory over several processes and machines: shards, and how their front asks them."""

@@ -1,0 +1,262 @@
+"""Asks the shards of a memory, from a front: one question to all of them, and one merged answer.
+
+Each question goes to one replica of every shard. If it does not answer soon, another replica of the
+same shard is asked as well, and the first answer counts. A replica that cannot be reached is left
+alone for a moment.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from time import monotonic, time
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from service.core.errors import ShardsUnavailable
+from service.core.memory.shards import FoundRows, KeySearch, merged
+from service.core.types import Halves, Rows
+from service.shards import messages
+from service.shards.messages import Answer, Found, Hello, Keys, Question, Refused, Welcome
+
+CONNECT_SECONDS = 1.0
+HEDGE_SECONDS = 0.05  # after which another replica is asked as well
+AVOIDED_SECONDS = 0.5  # a replica that could not be reached
+OLD_SECONDS = 15.0  # an age of places at which nobody looks after the shards
+
+Address = tuple[str, int]
+Places = Sequence[Sequence[Address]]  # of each shard, the addresses of its replicas
+
+_Kind = TypeVar("_Kind", Found, Keys)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownPlaces:
+    """The replicas of each shard that are known to answer."""
+
+    places: Places = ()
+    error: str = ""
+    written: float = 0.0  # Unix time
+
+    @property
+    def complete(self) -> bool:
+        """Whether each shard has a replica."""
+        return len(self.places) > 0 and all(self.places)
+
+    @property
+    def attended(self) -> bool:
+        """Whether somebody looks after the shards, so that the places are new."""
+        return time() - self.written < OLD_SECONDS
+
+
+class SocketShards:
+    """The shards of one bundle. Any thread may use it."""
+
+    def __init__(
+        self,
+        known: Callable[[], KnownPlaces],
+        *,
+        bundle: str,
+        log: str,
+        dimension: int,
+        patience: float,
+    ) -> None:
+        """Ask the replicas that are `known` before each question.
+
+        They must serve the `bundle` with this fingerprint, with keys of `dimension`, and the `log`
+        with this id. An answer that takes longer than `patience`, in seconds, counts as missing.
+        """
+        self._known, self._bundle, self._log = known, bundle, log
+        self._dimension, self._patience = dimension, patience
+        self._replicas: dict[tuple[int, int, Address], _Replica] = {}
+        self._turn = count()
+
+    def search(self, wanted: KeySearch) -> FoundRows:
+        """Find the nearest rows over all shards; raises `ShardsUnavailable`."""
+        answers = self._ask(messages.question_of(wanted), Found)
+        found = [messages.found_of(answer, depth=wanted.depth) for answer in answers]
+        return merged(found, depth=wanted.depth)
+
+    def vectors(self, version: int, rows: Rows) -> Halves:
+        """Return the keys [n, d] of `rows` [n]; raises `ShardsUnavailable`."""
+        asked = messages.Vectors(version=version, rows=rows.astype(np.int64).tobytes())
+        vectors = np.zeros((len(rows), self._dimension), np.float16)
+        for answer in self._ask(asked, Keys):
+            places = np.frombuffer(answer.places, np.int64)
+            vectors[places] = np.frombuffer(answer.keys, np.float16).reshape(len(places), -1)
+        return vectors
+
+    def _ask(self, question: Question, kind: type[_Kind]) -> list[_Kind]:
+        places = self._known().places
+        asking = _Asking(
+            [self._in_turn(index, len(places), of) for index, of in enumerate(places)],
+            messages.frame(question),
+            deadline=monotonic() + self._patience,
+        )
+        try:
+            asking.wait()
+        finally:
+            asking.close()
+        answers = [answer for answer in asking.answers if isinstance(answer, kind)]
+        if len(answers) < len(places):
+            raise ShardsUnavailable(asking.missing())
+        return answers
+
+    def _in_turn(self, index: int, of: int, addresses: Sequence[Address]) -> list[_Replica]:
+        """Return the replicas of a shard in the order in which to ask them."""
+        first = next(self._turn) % max(1, len(addresses))
+        replicas = []
+        for address in (*addresses[first:], *addresses[:first]):
+            key = index, of, address
+            if key not in self._replicas:
+                hello = Hello(bundle=self._bundle, log=self._log, index=index, count=of)
+                self._replicas.setdefault(key, _Replica(address, hello, self._patience))
+            replicas.append(self._replicas[key])
+        return replicas
+
+
+class _Sent(NamedTuple):
+    """A question that was sent to a replica, perhaps over a connection that was open before."""
+
+    replica: _Replica
+    connection: socket.socket
+    reused: bool
+
+
+class _Replica:
+    """One replica of a shard, and its idle connections."""
+
+    def __init__(self, address: Address, hello: Hello, patience: float) -> None:
+        self._address, self._hello, self._patience = address, messages.frame(hello), patience
+        self._idle: deque[socket.socket] = deque()
+        self._avoided_until = 0.0
+        self.refusal = ""  # why it does not serve this front
+
+    def send(self, question: bytes, *, anew: bool = False) -> _Sent | None:
+        """Send a question; returns None if the replica cannot be reached.
+
+        If it is sent `anew`, over a new connection, all idle ones are closed.
+        """
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                if not anew:
+                    connection.sendall(question)
+                    return _Sent(self, connection, reused=True)
+            except OSError:
+                pass
+            connection.close()
+        if monotonic() < self._avoided_until:
+            return None
+        opened = self._open()
+        if opened is None:
+            self._avoided_until = monotonic() + AVOIDED_SECONDS
+            return None
+        try:
+            opened.sendall(question)
+        except OSError:
+            opened.close()
+            return None
+        return _Sent(self, opened, reused=False)
+
+    def keep(self, connection: socket.socket) -> None:
+        """Keep a connection whose question was answered."""
+        self._idle.append(connection)
+
+    def _open(self) -> socket.socket | None:
+        try:
+            connection = socket.create_connection(
+                self._address, timeout=min(CONNECT_SECONDS, self._patience)
+            )
+        except OSError:
+            self.refusal = ""
+            return None
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.settimeout(self._patience)
+            connection.sendall(self._hello)
+            answer = messages.receive_answer(connection)
+            if isinstance(answer, Welcome):
+                return connection
+            self.refusal = answer.message if isinstance(answer, Refused) else "no shard"
+        except (OSError, ValueError):
+            self.refusal = ""
+        connection.close()
+        return None
+
+
+class _Asking:
+    """One question to all shards; `answers` has None for those that have not answered."""
+
+    def __init__(
+        self, shards: Sequence[Sequence[_Replica]], question: bytes, *, deadline: float
+    ) -> None:
+        self._question, self._deadline = question, deadline
+        self._shards = shards
+        self._untried = [deque(replicas) for replicas in shards]
+        self._open: dict[int, tuple[int, _Sent]] = {}  # by file descriptor, with the shard
+        self._poll = select.poll()
+        self.answers: list[Answer | None] = [None] * len(shards)
+        for index in range(len(shards)):
+            self._ask_next(index)
+
+    def wait(self) -> None:
+        """Wait for all answers, until the deadline."""
+        hedge = monotonic() + HEDGE_SECONDS
+        while self._open and (now := monotonic()) < self._deadline:
+            for descriptor, _ in self._poll.poll(1000 * (min(hedge, self._deadline) - now)):
+                if descriptor in self._open:
+                    self._receive(descriptor)
+            if monotonic() >= hedge:
+                hedge = math.inf
+                for index in {index for index, _ in self._open.values()}:
+                    self._ask_next(index)
+
+    def close(self) -> None:
+        """Close the connections whose answers did not come in time."""
+        for descriptor in list(self._open):
+            self._forget(descriptor).connection.close()
+
+    def missing(self) -> str:
+        """Say which shards have not answered."""
+        missing = [index for index, answer in enumerate(self.answers) if answer is None]
+        refusals = {replica.refusal for index in missing for replica in self._shards[index]} - {""}
+        because = f": {min(refusals)}" if refusals else ""
+        return f"{len(missing)} of {len(self.answers)} shards do not answer{because}"
+
+    def _ask_next(self, index: int, again: _Replica | None = None) -> None:
+        """Ask the shard's next replica that can be reached, if any; first one `again`."""
+        sent = None if again is None else again.send(self._question, anew=True)
+        while sent is None and self._untried[index]:
+            sent = self._untried[index].popleft().send(self._question)
+        if sent is not None:
+            descriptor = sent.connection.fileno()
+            self._open[descriptor] = index, sent
+            self._poll.register(descriptor, select.POLLIN)
+
+    def _receive(self, descriptor: int) -> None:
+        index = self._open[descriptor][0]
+        sent = self._forget(descriptor)
+        try:
+            answer = messages.receive_answer(sent.connection)
+        except (OSError, ValueError):
+            sent.connection.close()
+            self._ask_next(index, sent.replica if sent.reused else None)
+            return
+        sent.replica.keep(sent.connection)
+        if isinstance(answer, Refused):
+            self._ask_next(index)
+            return
+        self.answers[index] = answer
+        for other in [one for one, (of, _) in self._open.items() if of == index]:
+            self._forget(other).connection.close()  # its answer would come too late
+
+    def _forget(self, descriptor: int) -> _Sent:
+        self._poll.unregister(descriptor)
+        return self._open.pop(descriptor)[1]

@@ -1,0 +1,231 @@
+"""A shard: a process that follows the label log, holds a share of the keys, and answers fronts.
+
+It opens the same bundle as its fronts. It encodes and predicts nothing; its sealers build the
+graphs over its rows. Each connection has a thread, which answers one question after the other.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+
+from service.core.bundle import manifest
+from service.core.changes import UseBundle
+from service.core.errors import KeymatchError
+from service.core.index.faiss_hnsw import search_in_one_thread
+from service.core.label_log import open_log
+from service.core.memory.shards import KeyShare
+from service.core.memory.view import View
+from service.engine.device import segment_source
+from service.engine.loaded_bundle import LoadedBundle, load_bundle
+from service.engine.sealer import BaseSealer, Sealer
+from service.engine.writing.writer import Writer
+from service.settings import EngineSettings
+from service.shards import messages
+from service.shards.messages import Answer, Hello, Question, Refused, Search
+from service.telemetry import Telemetry
+
+HELLO_SECONDS = 10.0  # from a connection to its `Hello`
+BACKLOG = 128
+
+log = logging.getLogger("keymatch")
+
+
+class Shard:
+    """One share of the keys of a bundle and of what was learned since, on a TCP port."""
+
+    def __init__(
+        self,
+        bundle: Path,
+        state: Path | str,
+        *,
+        share: KeyShare,
+        settings: EngineSettings,
+        host: str = "127.0.0.1",
+    ) -> None:
+        """Open the bundle, replay the log and listen at a free port of `host`.
+
+        Raises `BundleError` or `LogError` if it cannot hold its share.
+        """
+        self.share, self._patience = share, settings.shard_timeout_ms / 1000
+        self._log = open_log(state)
+        try:
+            self._loaded = load_bundle(bundle, self._log, settings, share=share)
+        except BaseException:
+            self._log.close()
+            raise
+        self._fronts, self._left_at = 0, monotonic()  # connections, and when one ended
+        self._published, self._closing = threading.Condition(), threading.Event()
+        self._hello = Hello(
+            bundle=manifest.fingerprint(self._loaded.bundle.manifest),
+            log=self._log.id,
+            index=share.index,
+            count=share.count,
+        )
+        telemetry = Telemetry()
+        self._writer = Writer(
+            log=self._log,
+            loaded=self._loaded,
+            telemetry=telemetry,
+            queue_labels=settings.queue_labels,
+            published=self._publish,
+            reload_requested=self._reloaded,
+        )
+        folder = Path("shards") / f"{share.index}-of-{share.count}"
+        self._sealers = [
+            kind(
+                store=segment_source(None, self._log, settings, folder=f"{folder / name}"),
+                writer=self._writer,
+                loaded=lambda: self._loaded,
+                telemetry=telemetry,
+            )
+            for kind, name in ((Sealer, "."), (BaseSealer, "base"))
+        ]
+        for sealer in self._sealers:
+            sealer.wake()
+        self._log.watch(self._writer.wake)
+        self._listening = socket.create_server((host, 0), backlog=BACKLOG)
+        threading.Thread(target=self._accept, name="accept", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """The port at which it listens."""
+        port: int = self._listening.getsockname()[1]
+        return port
+
+    @property
+    def version(self) -> int:
+        """The newest version that it holds."""
+        return self._loaded.memory.view.version
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still follow the log."""
+        return self._writer.alive
+
+    @property
+    def built(self) -> bool:
+        """Whether all its graphs are built; without one, its rows are found more slowly."""
+        return next(self._loaded.memory.view.all_unsealed(), None) is None
+
+    def idle_seconds(self) -> float:
+        """Return for how long no front has been connected."""
+        return 0.0 if self._fronts else monotonic() - self._left_at
+
+    def close(self) -> None:
+        """Stop answering, and stop all threads and child processes."""
+        self._closing.set()
+        self._listening.close()
+        for sealer in self._sealers:
+            sealer.close()
+        self._writer.close()
+        self._log.close()
+
+    # The writer's thread -----------------------------------------------------------------
+
+    def _publish(self, loaded: LoadedBundle) -> None:
+        """Wake the threads that wait for a version, and the sealers if there is a plan."""
+        with self._published:
+            self._published.notify_all()
+        if not self.built:
+            for sealer in self._sealers:
+                sealer.wake()
+
+    def _reloaded(self, request: UseBundle) -> None:
+        log.info("the fronts have changed to another bundle", extra={"bundle": request.bundle})
+
+    # The threads of connections ----------------------------------------------------------
+
+    def _accept(self) -> None:
+        while not self._closing.is_set():
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                if self._closing.is_set():
+                    return
+                continue
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(
+                target=self._serve, args=(connection,), name="front", daemon=True
+            ).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        search_in_one_thread()
+        with self._published:
+            self._fronts += 1
+        try:
+            self._converse(connection)
+        finally:
+            with self._published:
+                self._fronts -= 1
+                self._left_at = monotonic()
+
+    def _converse(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError, ValueError):  # the front left, or is none
+            connection.settimeout(HELLO_SECONDS)
+            hello = messages.receive_question(connection)
+            refused = self._refusal(hello)
+            greeting: Answer = refused or messages.Welcome(version=self.version)
+            connection.sendall(messages.frame(greeting))
+            connection.settimeout(None)
+            while refused is None and not self._closing.is_set():
+                question = messages.receive_question(connection)
+                if question is None:
+                    return
+                connection.sendall(messages.frame(self._answered(question)))
+
+    def _refusal(self, hello: Question | None) -> Refused | None:
+        """Return why a connection is not served, or None."""
+        if hello == self._hello:
+            return None
+        if not isinstance(hello, Hello):
+            return Refused(reason="other", message="a connection must begin with a hello")
+        wrong = next(
+            name
+            for name in Hello.__struct_fields__
+            if getattr(hello, name) != getattr(self._hello, name)
+        )
+        return Refused(reason="other", message=f"this shard has another {wrong}")
+
+    def _answered(self, question: Question) -> Answer:
+        try:
+            return self._answer(question)
+        except KeymatchError as error:
+            return Refused(reason="failed", message=str(error))
+        except Exception as error:
+            log.exception("defect in a shard")
+            return Refused(reason="failed", message=repr(error))
+
+    def _answer(self, question: Question) -> Answer:
+        if isinstance(question, Hello):
+            return Refused(reason="failed", message="the hello was said before")
+        view = self._at(question.version)
+        if isinstance(view, Refused):
+            return view
+        if isinstance(question, Search):
+            dimension = self._loaded.bundle.manifest.encoder.dimension
+            wanted = messages.search_of(question, dimension=dimension)
+            scoped = self._loaded.memory.in_scope(view, wanted.scope)
+            return messages.answer_of(scoped.answer(wanted))
+        rows = np.frombuffer(question.rows, np.int64)
+        places = np.flatnonzero(view.are_alive(rows))
+        return messages.keys_of(places, view.vectors(rows[places]))
+
+    def _at(self, version: int) -> View | Refused:
+        """Return the view of a version, and wait for it if it has not come yet."""
+        memory, deadline = self._loaded.memory, monotonic() + self._patience
+        while (view := memory.at(version)) is None:
+            if version < memory.view.version:
+                return Refused(reason="gone", message=f"version {version} is no longer kept")
+            self._writer.wake()
+            with self._published:
+                left = deadline - monotonic()
+                if memory.view.version < version and not self._published.wait(max(0.0, left)):
+                    return Refused(reason="late", message=f"version {version} has not come yet")
+        return view
