@@ -102,7 +102,9 @@ class EngineSettings:
     segments: Path | None = None  # folder of segments; None: in the state folder, or temporary
     seal_rows: Count = 16_384  # live rows per sealed segment
     seal_items: Count = 2_000  # posted items per index; fewer are scanned
-    shard_timeout_ms: Count = 1_000  # for a shard's answer; then the query gets 503
+    # For a shard's answer. Then the query gets 503, or with `partial_answers` the other shards'.
+    shard_timeout_ms: Count = 1_000
+    partial_answers: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

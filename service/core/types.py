@@ -151,13 +151,15 @@ class Prediction:
 
     `items` are those that the query attended to, or None without `explain` or an item memory.
     `rules` are the ids of the rules that acted, and `without_rules` those of the keywords that
-    would have answered without them; both are empty without `explain`.
+    would have answered without them; both are empty without `explain`. It is `partial` if a shard
+    of the memory has not answered.
     """
 
     reading: Reading
     keywords: tuple[Keyword, ...]
     items: tuple[FusedItem, ...] | None = None
     score_kind: ScoreKind = "votes"
+    partial: bool = False
     rules: tuple[str, ...] = ()
     without_rules: tuple[str, ...] = ()
 

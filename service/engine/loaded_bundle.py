@@ -97,13 +97,12 @@ class LoadedBundle:
         if self.memory.view.items is not None:
             self.memory.view.items.base.prepare()
         view, options = self.memory.view, self.bundle.manifest.options(PredictOptions())
-        keys = self.bundle.keys
-        queries = keys[:: max(1, len(keys) // WARM_UP_SEARCHES)].astype(np.float32)
 
         def answer() -> None:
             barrier.wait(seconds)
             self.predictor.predict(view, ["warm-up"], options)
-            view.retrieve(queries, depth=options.depth)
+            if view.shards is None:
+                self.warm_up_search()
 
         late = monotonic() + seconds
         try:
@@ -120,6 +119,13 @@ class LoadedBundle:
             raise BundleUnsupported(
                 f"{self.bundle.folder} cannot answer a query: {error!r}"
             ) from error
+
+    def warm_up_search(self) -> None:
+        """Search for keys that are spread over the bundle, which reads its graph from disk."""
+        keys = self.bundle.keys
+        queries = keys[:: max(1, len(keys) // WARM_UP_SEARCHES)].astype(np.float32)
+        depth = self.bundle.manifest.predictor.depth
+        self.memory.view.retrieve(queries, depth=depth)
 
 
 class LogReferences:
@@ -227,10 +233,11 @@ def load_bundle(
     """Verify and load a bundle; its memory holds the log up to the newest event or `until`.
 
     Without a log it holds the bundle alone. Searching and encoding use `device`, or the CPU (None).
-    `trial` is called on the verified bundle before it is loaded, and may raise to refuse it. The
-    memory is a shard with a `share` of the keys, or the front of those that `open_shards` opens. Raises
-    `BundleError`, `DeviceUnavailable`, `LogError` if the log lacks events that the bundle holds,
-    and `OtherData` if it was begun for other data, unless allowed.
+    `trial` is called on the verified bundle before it is loaded, and may raise to refuse it. With a
+    `share` of the keys, the memory is a shard; with `open_shards`, it is the front of those that
+    are opened. Raises `BundleError`, `DeviceUnavailable`, `ShardsUnavailable`, `LogError` if the
+    log lacks events that the bundle holds, and `OtherData` if it was begun for other data, unless
+    allowed.
     """
     name: DeviceName = "cpu" if device is None else device.name
     bundle = open_bundle(folder, device=device)

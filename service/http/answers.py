@@ -157,6 +157,12 @@ class ResultAnswer(TypedDict):
     without_rules: NotRequired[
         Annotated[list[str], doc("Ids of the keywords that would have answered without them.")]
     ]
+    partial: NotRequired[
+        Annotated[
+            bool,
+            doc("Always `true`: a shard has not answered, so keywords may be missing."),
+        ]
+    ]
     keywords: Annotated[list[KeywordAnswer], doc("At most `top_k`, best first.")]
 
 

@@ -251,6 +251,8 @@ def result_answer(prediction: Prediction, *, explain: bool) -> ResultAnswer:
             {"typed": one.typed, "read": one.read, "rows": one.rows}
             for one in prediction.reading.corrections
         ]
+    if prediction.partial:
+        answer["partial"] = True
     if prediction.rules:
         answer["rules"] = list(prediction.rules)
         answer["without_rules"] = list(prediction.without_rules)

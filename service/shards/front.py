@@ -20,7 +20,11 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from service.core.errors import ShardsUnavailable
-from service.core.memory.shards import FoundRows, KeySearch, merged
+from service.core.memory.shards import (
+    FoundRows,
+    KeySearch,
+    search_all,
+)
 from service.core.types import Halves, Rows
 from service.shards import messages
 from service.shards.messages import Answer, Found, Hello, Keys, Question, Refused, Welcome
@@ -66,33 +70,49 @@ class SocketShards:
         log: str,
         dimension: int,
         patience: float,
+        partial: bool = False,
     ) -> None:
         """Ask the replicas that are `known` before each question.
 
         They must serve the `bundle` with this fingerprint, with keys of `dimension`, and the `log`
-        with this id. An answer that takes longer than `patience`, in seconds, counts as missing.
+        with this id. An answer that takes longer than `patience`, in seconds, counts as missing. If
+        answers may be `partial`, those of the other shards are merged.
         """
         self._known, self._bundle, self._log = known, bundle, log
-        self._dimension, self._patience = dimension, patience
+        self._dimension, self._patience, self._partial = dimension, patience, partial
         self._replicas: dict[tuple[int, int, Address], _Replica] = {}
         self._turn = count()
 
     def search(self, wanted: KeySearch) -> FoundRows:
         """Find the nearest rows over all shards; raises `ShardsUnavailable`."""
+        return search_all(wanted, len(self._known().places), self._search)
+
+    def _search(self, wanted: KeySearch) -> list[FoundRows]:
+        """Return what each shard found that has answered; if one has not, it is `partial`."""
         answers = self._ask(messages.question_of(wanted), Found)
-        found = [messages.found_of(answer, depth=wanted.depth) for answer in answers]
-        return merged(found, depth=wanted.depth)
+        found = [
+            messages.found_of(answer, count=wanted.count or wanted.depth)
+            for answer in answers
+            if answer is not None
+        ]
+        return [one._replace(partial=len(found) < len(answers)) for one in found]
 
     def vectors(self, version: int, rows: Rows) -> Halves:
-        """Return the keys [n, d] of `rows` [n]; raises `ShardsUnavailable`."""
+        """Return the keys [n, d] of `rows` [n]; raises `ShardsUnavailable`.
+
+        If answers may be partial, keys of a shard that does not answer are 0.
+        """
         asked = messages.Vectors(version=version, rows=rows.astype(np.int64).tobytes())
         vectors = np.zeros((len(rows), self._dimension), np.float16)
         for answer in self._ask(asked, Keys):
+            if answer is None:
+                continue
             places = np.frombuffer(answer.places, np.int64)
             vectors[places] = np.frombuffer(answer.keys, np.float16).reshape(len(places), -1)
         return vectors
 
-    def _ask(self, question: Question, kind: type[_Kind]) -> list[_Kind]:
+    def _ask(self, question: Question, kind: type[_Kind]) -> list[_Kind | None]:
+        """Return the answer of each shard, None for those that have not answered."""
         places = self._known().places
         asking = _Asking(
             [self._in_turn(index, len(places), of) for index, of in enumerate(places)],
@@ -103,8 +123,9 @@ class SocketShards:
             asking.wait()
         finally:
             asking.close()
-        answers = [answer for answer in asking.answers if isinstance(answer, kind)]
-        if len(answers) < len(places):
+        answers = [answer if isinstance(answer, kind) else None for answer in asking.answers]
+        missing = answers.count(None)
+        if missing and (missing == len(answers) or not self._partial):
             raise ShardsUnavailable(asking.missing())
         return answers
 

@@ -42,6 +42,7 @@ class Search(msgspec.Struct, tag="search", frozen=True, kw_only=True):
 
     version: int
     depth: int
+    count: int
     queries: bytes
     kind: str | None = None
     exact: bool = False
@@ -159,6 +160,7 @@ def question_of(wanted: KeySearch) -> Search:
     return Search(
         version=wanted.version,
         depth=wanted.depth,
+        count=wanted.count or wanted.depth,
         queries=np.ascontiguousarray(wanted.queries, np.float32).tobytes(),
         kind=None if wanted.kind is None else wanted.kind.value,
         exact=wanted.exact,
@@ -180,6 +182,7 @@ def search_of(asked: Search, *, dimension: int) -> KeySearch:
         ),
         queries=np.frombuffer(asked.queries, np.float32).reshape(-1, dimension),
         depth=asked.depth,
+        count=asked.count,
         kind=None if asked.kind is None else RowKind(asked.kind),
         exact=asked.exact,
         named=[np.frombuffer(rows, np.int64) for rows in asked.named],
@@ -195,11 +198,11 @@ def answer_of(found: FoundRows) -> Found:
     )
 
 
-def found_of(answer: Found, *, depth: int) -> FoundRows:
+def found_of(answer: Found, *, count: int) -> FoundRows:
     """Return what was found as it was sent; raises `ValueError`."""
     return FoundRows(
-        np.frombuffer(answer.similarities, np.float32).reshape(-1, depth),
-        np.frombuffer(answer.rows, np.int64).reshape(-1, depth),
+        np.frombuffer(answer.similarities, np.float32).reshape(-1, count),
+        np.frombuffer(answer.rows, np.int64).reshape(-1, count),
         [np.frombuffer(of_query, np.float32) for of_query in answer.cosines],
     )
 

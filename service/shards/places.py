@@ -107,6 +107,7 @@ class PlacesFolder:
             log=label_log.id,
             dimension=bundle.manifest.encoder.dimension,
             patience=settings.shard_timeout_ms / 1000,
+            partial=settings.partial_answers,
         )
         weakref.finalize(shards, file.unlink, missing_ok=True)  # once no view needs them
         return shards

@@ -57,6 +57,7 @@ class Shard:
         self._log = open_log(state)
         try:
             self._loaded = load_bundle(bundle, self._log, settings, share=share)
+            self._loaded.warm_up_search()
         except BaseException:
             self._log.close()
             raise

@@ -9,7 +9,7 @@ from service.core.bundle.bundle import Bundle
 from service.core.changes import Change
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
-from service.core.memory.shards import FoundRows, KeySearch, KeyShare, merged
+from service.core.memory.shards import FoundRows, KeySearch, KeyShare, search_all
 from service.core.types import Halves, Rows
 from tests.support.changes import seal
 
@@ -34,12 +34,15 @@ class MemoryShards:
             seal(memory, folder / f"{index}")
 
     def search(self, wanted: KeySearch) -> FoundRows:
-        found = []
-        for memory in self.memories:
-            view = memory.at(wanted.version)
-            assert view is not None
-            found.append(memory.in_scope(view, wanted.scope).answer(wanted))
-        return merged(found, depth=wanted.depth)
+        return search_all(wanted, len(self.memories), self._search)
+
+    def _search(self, wanted: KeySearch) -> list[FoundRows]:
+        views = [(memory, memory.at(wanted.version)) for memory in self.memories]
+        return [
+            memory.in_scope(view, wanted.scope).answer(wanted)
+            for memory, view in views
+            if view is not None
+        ]
 
     def vectors(self, version: int, rows: Rows) -> Halves:
         vectors = np.full((len(rows), self._dimension), np.nan, np.float16)

@@ -150,7 +150,7 @@ class Evaluation:
                 kind=kind,
                 exact=self.options.exact,
                 words=self.options.words,
-            )
+            )[:2]
         # As deep as for a request by default. For all labels that R@100 needs, it might read all.
         wanted = replace(self.options, top_k=PredictOptions().top_k, memorization=_LAMBDA[kind])
         read = [(Reading(query=text, text=text),) for text in texts]

@@ -45,7 +45,15 @@ from service.core.memory.part import (
 )
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.rule_table import RuleTable
-from service.core.memory.shards import EVERYTHING, FoundRows, KeySearch, KeyShare, Scope, Shards
+from service.core.memory.shards import (
+    EVERYTHING,
+    FoundRows,
+    KeySearch,
+    KeyShare,
+    Scope,
+    Shards,
+    queue_for_part,
+)
 from service.core.types import Bools, Floats, Halves, Indices, RowKind, Rows
 
 TimedVotes = tuple[Indices, Rows, Floats | None, Indices | None]
@@ -198,9 +206,15 @@ class View:
         return fused(self.items, self.fusion, queries, given)
 
     def retrieve(
-        self, queries: Floats, *, depth: int, kind: RowKind | None = None, exact: bool = False
+        self,
+        queries: Floats,
+        *,
+        depth: int,
+        kind: RowKind | None = None,
+        exact: bool = False,
+        count: int | None = None,
     ) -> tuple[Floats, Rows]:
-        """Find the `depth` nearest keys of each query [B, d].
+        """Find the `depth` nearest keys of each query [B, d], or only the first `count`.
 
         `kind` restricts the search to instances or to labels. `exact` scans all keys instead of
         walking through graphs. The rows of one key take at most `places_per_key` places. Returns
@@ -209,8 +223,10 @@ class View:
         if self.shards is not None:
             wanted = self._key_search(queries, depth=depth, kind=kind, exact=exact)
             return self.shards.search(wanted)[:2]
-        share = places_per_key(depth)
-        ef = None if exact else self.bundle.manifest.index.ef
+        share, ef = places_per_key(depth), None if exact else self.bundle.manifest.index.ef
+        if count is not None:
+            ef = ef and queue_for_part(ef, count / depth)
+            depth = count
         similarities, rows = self.base.search(queries, count=depth, ef=ef, kind=kind, share=share)
         if self.parts:
             # A part's row matters only if it beats the base's last row, -inf if that is missing.
@@ -239,7 +255,7 @@ class View:
         exact: bool = False,
         words: float | None = None,
         covered: bool = False,
-    ) -> tuple[Floats, Rows]:
+    ) -> FoundRows:
         """Find the rows that may vote for queries [B] with vectors [B, d], by both.
 
         `words` is what shared words add to the cosines of trained rows; with None, words find
@@ -251,23 +267,28 @@ class View:
         if words is not None or covered:
             matches = [self.matches(query, kind, words, covered=covered) for query in queries]
         if self.shards is None:
-            similarities, rows = self.retrieve(vectors, depth=depth, kind=kind, exact=exact)
+            found = FoundRows(*self.retrieve(vectors, depth=depth, kind=kind, exact=exact))
             cosines = cosines_by(self.vectors, vectors)
         else:
             wanted = self._key_search(vectors, depth=depth, kind=kind, exact=exact)
             named = [matched for matched, _ in matches]
             found = self.shards.search(replace(wanted, named=named))
-            similarities, rows, cosines = found.similarities, found.rows, _looked_up(found, named)
+            cosines = _looked_up(found, named)
+        similarities, rows = found.similarities, found.rows
         if matches:
             similarities, rows = with_matches(similarities, rows, matches=matches, cosines=cosines)
-        if self.bundle.hubs is None:
-            return similarities, rows
-        return without_hubs(similarities, rows, self.penalties(rows))
+        if self.bundle.hubs is not None:
+            similarities, rows = without_hubs(similarities, rows, self.penalties(rows))
+        return FoundRows(similarities, rows, partial=found.partial)
 
     def answer(self, wanted: KeySearch) -> FoundRows:
         """Answer a front from a shard's view, which must be in the scope that is searched."""
         found = self.retrieve(
-            wanted.queries, depth=wanted.depth, kind=wanted.kind, exact=wanted.exact
+            wanted.queries,
+            depth=wanted.depth,
+            kind=wanted.kind,
+            exact=wanted.exact,
+            count=wanted.count,
         )
         cosines, cosines_of = [], cosines_by(self.vectors, wanted.queries)
         for place, rows in enumerate(wanted.named):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, repeat
 from threading import Lock
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from cachetools import LRUCache
@@ -25,6 +26,7 @@ from service.core.items.fusion import FusedQueries, places_of
 from service.core.lexical.hybrid import Match
 from service.core.lexical.spelling import readings
 from service.core.lexical.words import TypedQuery
+from service.core.memory.shards import FoundRows
 from service.core.memory.view import View
 from service.core.prediction.confidence import Confidence, features_of
 from service.core.prediction.diversity import maximal_marginal_relevance
@@ -132,6 +134,7 @@ class Searched:
     similarities: Floats
     rows: Rows
     places: Sequence[int]
+    partial: bool = False  # a shard of the memory has not answered
 
     def part(self, queries: slice) -> Searched:
         """Return some of the queries."""
@@ -141,6 +144,7 @@ class Searched:
             similarities=self.similarities[queries],
             rows=self.rows[queries],
             places=self.places[queries],
+            partial=self.partial,
         )
 
     def chosen(self, places: Sequence[int]) -> Searched:
@@ -151,6 +155,7 @@ class Searched:
             similarities=self.similarities[places],
             rows=self.rows[places],
             places=places,
+            partial=self.partial,
         )
 
 
@@ -213,6 +218,7 @@ class Predictor:
                 keywords=self.keywords(view, reading, ranking, options),
                 items=items[place],
                 score_kind=ranking.score_kind,
+                partial=searched.partial,
                 **explained_rules(view, ranking, options),
             )
             for reading, place, ranking in zip(
@@ -273,13 +279,14 @@ class Predictor:
         `vectors` [T, d] belong to the texts of all readings.
         """
         read = [reading for of_query in readings for reading in of_query]
-        similarities, rows = self._found(view, read, vectors, options)
+        found = self._found(view, read, vectors, options)
         searched = Searched(
             readings=read,
             vectors=vectors,
-            similarities=similarities,
-            rows=rows,
+            similarities=found.similarities,
+            rows=found.rows,
             places=range(len(vectors)),
+            partial=found.partial,
         )
         if len(readings) == len(vectors):
             return searched
@@ -287,13 +294,13 @@ class Predictor:
 
     def _found(
         self, view: View, read: Sequence[Reading], vectors: Floats, options: PredictOptions
-    ) -> tuple[Floats, Rows]:
+    ) -> FoundRows:
         """Return the similarities and rows of texts, [T, b] or more, that may vote for them.
 
         A search under a filter goes deeper until the rows vote for `top_k` labels: most of the
         nearest rows may be queries of few labels.
         """
-        similarities, rows = view.search(
+        first = view.search(
             [reading.text for reading in read],
             vectors,
             depth=options.depth,
@@ -302,8 +309,9 @@ class Predictor:
             words=options.words,
             covered=options.match is not None and "broad" not in options.match,
         )
+        similarities, rows = first.similarities, first.rows
         if view.labels.kept is None or options.depth >= view.rows:
-            return similarities, rows
+            return first
         wanted = min(options.top_k, len(view.labels))
         short = [
             place
@@ -311,13 +319,13 @@ class Predictor:
             if np.count_nonzero(found >= 0) >= options.depth and not _vote_for(view, found, wanted)
         ]
         if not short:
-            return similarities, rows
+            return first
         deeper = replace(options, depth=min(_DEEPER * options.depth, view.rows))
         further = self._found(view, [read[place] for place in short], vectors[short], deeper)
-        width = max(rows.shape[1], further[1].shape[1])
+        width = max(rows.shape[1], further.rows.shape[1])
         similarities, rows = pad(similarities, rows, count=width)
-        similarities[short], rows[short] = pad(*further, count=width)
-        return similarities, rows
+        similarities[short], rows[short] = pad(further.similarities, further.rows, count=width)
+        return FoundRows(similarities, rows, partial=first.partial or further.partial)
 
     def _best_places(
         self, view: View, searched: Searched, counts: Iterable[int], options: PredictOptions
@@ -485,9 +493,7 @@ class Predictor:
         return tuple(keywords)
 
 
-def explained_rules(
-    view: View, ranking: Ranking, options: PredictOptions
-) -> dict[str, tuple[str, ...]]:
+def explained_rules(view: View, ranking: Ranking, options: PredictOptions) -> dict[str, Any]:
     """Return the fields of a `Prediction` that explain rules."""
     steering = ranking.steering
     if steering is None or not options.explain:
