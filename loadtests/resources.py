@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from service.child_server import Server
 
 RESIDENT_MB = 900.0
 CHILD = b"service.core.encoding.child"
+RAYS_OWN = (b"/ray/", b"ray::DashboardAgent", b"ray::RuntimeEnvAgent", b"ray::IDLE")
 
 Result = TypeVar("Result")
 
@@ -28,14 +29,16 @@ Result = TypeVar("Result")
 def cpu_seconds(pid: int) -> float:
     """Return the CPU seconds that a process tree has used so far (Linux only).
 
-    Counts all threads of the process and of its running descendants, including ended threads. The
-    clock has nanoseconds, while the counters of getrusage move in steps of ten milliseconds.
+    Counts all threads of the process and of its running descendants, including ended threads, but
+    not Ray's own processes, which always work a little. The clock has nanoseconds, while the
+    counters of getrusage move in steps of ten milliseconds.
     """
-    seconds = 0.0
-    for process in process_tree(pid):
-        with suppress(OSError):  # the process has just ended
-            seconds += clock_gettime(_process_clock(process))
-    return seconds
+    return _seconds(process for process in process_tree(pid) if not _is_rays_own(process))
+
+
+def cpu_seconds_of_ray(pid: int) -> float:
+    """Return the CPU seconds that Ray's own processes in a process tree have used so far."""
+    return _seconds(process for process in process_tree(pid) if _is_rays_own(process))
 
 
 def with_cpu_time(pid: int, work: Callable[[], Result]) -> tuple[Result, float]:
@@ -66,6 +69,21 @@ def encoding_children(pid: int) -> Iterator[int]:
         with suppress(OSError):  # the process has just ended
             if CHILD in Path(f"/proc/{process}/cmdline").read_bytes():
                 yield process
+
+
+def _seconds(processes: Iterable[int]) -> float:
+    seconds = 0.0
+    for process in processes:
+        with suppress(OSError):  # the process has just ended
+            seconds += clock_gettime(_process_clock(process))
+    return seconds
+
+
+def _is_rays_own(pid: int) -> bool:
+    with suppress(OSError):  # the process has just ended
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return any(part in command for part in RAYS_OWN)
+    return False
 
 
 def _process_clock(pid: int) -> int:

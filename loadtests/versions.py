@@ -90,7 +90,7 @@ def versions(
             "labels": labels,
             "before": before_bundle.name,
         },
-        rows=[_row(what, measured) for what in measured["after"][0]],
+        rows=[compared(what, measured) for what in measured["after"][0]],
     ).publish(out, "versions")
     return 0
 
@@ -153,7 +153,8 @@ def _one_by_one(server: Server, name: str, requests: Sequence[bytes]) -> Figures
     }
 
 
-def _row(what: str, measured: dict[str, list[Figures]]) -> Row:
+def compared(what: str, measured: dict[str, list[Figures]]) -> Row:
+    """Return the row of one figure: its medians on both sides, and their ratio."""
     rounds = {side: [figures[what] for figures in measured[side]] for side in measured}
     before, after = (median(rounds[side]) for side in ("before", "after"))
     return Row(

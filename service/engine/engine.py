@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from enum import Enum
 from importlib.metadata import version as library_version
 from pathlib import Path
@@ -296,6 +297,7 @@ class Engine:
         A tenant learns what is its own, and the settings of the bundle.
         """
         memory, progress = self.loaded.memory, self._admin.snapshot_progress()
+        shards = memory.view.shards
         view = memory.of_tenant(memory.view, tenant)
         rows, facts = _rows(view), view.bundle.manifest
         served = {
@@ -323,8 +325,26 @@ class Engine:
                 "items": 0 if view.items is None else len(view.items),
                 "live_bytes": view.live_bytes,
             },
+            **(
+                {}
+                if shards is None
+                else {"shards": [one and asdict(one) for one in shards.status()]}
+            ),
             "snapshot": None if progress is None else progress.document(),
         }
+
+    @property
+    def divided(self) -> bool:
+        """Whether the memory is divided into shards."""
+        return self._open_shards is not None
+
+    def shards(self) -> dict[str, Any]:
+        """Describe the shards of a divided memory, for GET /health/ready."""
+        shards = self.loaded.memory.view.shards
+        assert shards is not None
+        status = shards.status()
+        answering = sum(one is not None for one in status)
+        return {"answering": answering, "of": len(status), "attended": shards.attended}
 
     def measure(self) -> None:
         """Bring the gauges and the cache's counters up to date, for GET /metrics."""

@@ -370,6 +370,24 @@ class LiveAnswer(TypedDict):
     status: Annotated[str, doc("Always `live`.")]
 
 
+class ShardsAnswer(TypedDict):
+    """The shards of a divided memory."""
+
+    answering: Annotated[int, doc("Shards that answer.")]
+    of: Annotated[int, doc("All shards.")]
+    attended: Annotated[
+        bool, doc("`false` while the cluster cannot be reached, so no shard is started again.")
+    ]
+
+
+class ShardAnswer(TypedDict):
+    """One shard of a divided memory."""
+
+    version: Version
+    rows: Annotated[int, doc("Rows whose keys it holds.")]
+    built: Annotated[bool, doc("`false` while graphs are built, which makes searches slower.")]
+
+
 class ReadyAnswer(TypedDict):
     """The answer of GET /health/ready."""
 
@@ -380,6 +398,12 @@ class ReadyAnswer(TypedDict):
             "`accepted`; `limited` while no child process can encode many texts;"
             " `failing` while the label log cannot be used."
         ),
+    ]
+    shards: NotRequired[
+        Annotated[
+            ShardsAnswer,
+            doc("Only with a divided memory. Queries need all shards, or get partial answers."),
+        ]
     ]
 
 
@@ -400,5 +424,11 @@ class InfoAnswer(TypedDict):
         ),
     ]
     memory: Annotated[dict[str, int], doc("Counts of rows, index segments, labels and items.")]
+    shards: NotRequired[
+        Annotated[
+            list[ShardAnswer | None],
+            doc("Only with a divided memory: what each shard holds, null if it does not answer."),
+        ]
+    ]
     snapshot: Annotated[SnapshotState | None, doc("The snapshot that is being written, if any.")]
     limits: Annotated[dict[str, int], doc("The table [limits] of the settings.")]

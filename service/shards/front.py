@@ -23,11 +23,22 @@ from service.core.errors import ShardsUnavailable
 from service.core.memory.shards import (
     FoundRows,
     KeySearch,
+    ShardStatus,
     search_all,
 )
 from service.core.types import Halves, Rows
 from service.shards import messages
-from service.shards.messages import Answer, Found, Hello, Keys, Question, Refused, Welcome
+from service.shards.messages import (
+    Answer,
+    Ask,
+    Found,
+    Hello,
+    Keys,
+    Question,
+    Refused,
+    Status,
+    Welcome,
+)
 
 CONNECT_SECONDS = 1.0
 HEDGE_SECONDS = 0.05  # after which another replica is asked as well
@@ -37,7 +48,7 @@ OLD_SECONDS = 15.0  # an age of places at which nobody looks after the shards
 Address = tuple[str, int]
 Places = Sequence[Sequence[Address]]  # of each shard, the addresses of its replicas
 
-_Kind = TypeVar("_Kind", Found, Keys)
+_Kind = TypeVar("_Kind", Found, Keys, Status)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +122,28 @@ class SocketShards:
             vectors[places] = np.frombuffer(answer.keys, np.float16).reshape(len(places), -1)
         return vectors
 
+    @property
+    def attended(self) -> bool:
+        """Whether somebody starts shards again that die."""
+        return self._known().attended
+
+    def status(self) -> list[ShardStatus | None]:
+        """Return what each shard holds, None for those that do not answer."""
+        return [
+            answer and ShardStatus(version=answer.version, rows=answer.rows, built=answer.built)
+            for answer in self._answers(Ask(), Status)[0]
+        ]
+
     def _ask(self, question: Question, kind: type[_Kind]) -> list[_Kind | None]:
-        """Return the answer of each shard, None for those that have not answered."""
+        """Return the answer of each shard, None if it is missing and answers may be partial."""
+        answers, why = self._answers(question, kind)
+        missing = answers.count(None)
+        if missing and (missing == len(answers) or not self._partial):
+            raise ShardsUnavailable(why)
+        return answers
+
+    def _answers(self, question: Question, kind: type[_Kind]) -> tuple[list[_Kind | None], str]:
+        """Return the answer of each shard, or None, and a sentence about those that are missing."""
         places = self._known().places
         asking = _Asking(
             [self._in_turn(index, len(places), of) for index, of in enumerate(places)],
@@ -124,10 +155,7 @@ class SocketShards:
         finally:
             asking.close()
         answers = [answer if isinstance(answer, kind) else None for answer in asking.answers]
-        missing = answers.count(None)
-        if missing and (missing == len(answers) or not self._partial):
-            raise ShardsUnavailable(asking.missing())
-        return answers
+        return answers, asking.missing()
 
     def _in_turn(self, index: int, of: int, addresses: Sequence[Address]) -> list[_Replica]:
         """Return the replicas of a shard in the order in which to ask them."""

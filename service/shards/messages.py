@@ -59,7 +59,11 @@ class Vectors(msgspec.Struct, tag="vectors", frozen=True, kw_only=True):
     rows: bytes
 
 
-Question = Hello | Search | Vectors
+class Ask(msgspec.Struct, tag="ask", frozen=True, kw_only=True):
+    """Asks for the status."""
+
+
+Question = Hello | Search | Vectors | Ask
 
 
 class Welcome(msgspec.Struct, tag="welcome", frozen=True, kw_only=True):
@@ -97,7 +101,15 @@ class Refused(msgspec.Struct, tag="refused", frozen=True, kw_only=True):
     message: str
 
 
-Answer = Welcome | Found | Keys | Refused
+class Status(msgspec.Struct, tag="status", frozen=True, kw_only=True):
+    """Answers `Ask` with what `ShardStatus` has."""
+
+    version: int
+    rows: int
+    built: bool
+
+
+Answer = Welcome | Found | Keys | Status | Refused
 
 _encoder = msgspec.msgpack.Encoder()
 _questions: msgspec.msgpack.Decoder[Question] = msgspec.msgpack.Decoder(Question)

@@ -28,7 +28,7 @@ from service.engine.sealer import BaseSealer, Sealer
 from service.engine.writing.writer import Writer
 from service.settings import EngineSettings
 from service.shards import messages
-from service.shards.messages import Answer, Hello, Question, Refused, Search
+from service.shards.messages import Answer, Ask, Hello, Question, Refused, Search, Status
 from service.telemetry import Telemetry
 
 HELLO_SECONDS = 10.0  # from a connection to its `Hello`
@@ -206,6 +206,9 @@ class Shard:
     def _answer(self, question: Question) -> Answer:
         if isinstance(question, Hello):
             return Refused(reason="failed", message="the hello was said before")
+        if isinstance(question, Ask):
+            newest = self._loaded.memory.view
+            return Status(version=newest.version, rows=newest.rows, built=self.built)
         view = self._at(question.version)
         if isinstance(view, Refused):
             return view

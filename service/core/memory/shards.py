@@ -100,8 +100,29 @@ class KeySearch:
     count: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShardStatus:
+    """What a shard holds: its newest version, its rows, and whether all its graphs are built.
+
+    Until they are, it finds the same rows more slowly.
+    """
+
+    version: int
+    rows: int
+    built: bool
+
+
 class Shards(Protocol):
     """The shards of a divided memory, as its front asks them. Any thread may use it."""
+
+    @property
+    def attended(self) -> bool:
+        """Whether somebody starts shards again that die."""
+        ...
+
+    def status(self) -> Sequence[ShardStatus | None]:
+        """Return what each shard holds, None for those that do not answer."""
+        ...
 
     def search(self, wanted: KeySearch) -> FoundRows:
         """Find the nearest rows over all shards; raises `ShardsUnavailable`."""

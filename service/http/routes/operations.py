@@ -125,7 +125,10 @@ class OperationRoutes(Routes):
             if self.engine.state is State.READY:
                 detail = "writes are refused: the writer has died, or the label log was replaced"
             return problem_response(problem(503, "Not ready", detail))
-        return {"status": "ready", "writes": self.engine.writes()}
+        answer: ReadyAnswer = {"status": "ready", "writes": self.engine.writes()}
+        if self.engine.divided:
+            answer["shards"] = await asyncio.to_thread(self.engine.shards)
+        return answer
 
     async def info(self, call: Call[None]) -> InfoAnswer:
         """Describe the served bundle and the limits on requests; to a tenant, its own part."""

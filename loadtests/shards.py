@@ -1,0 +1,132 @@
+"""`python -m loadtests.shards`: compares a divided memory with one process, in one run.
+
+Both servers run at the same time with one worker each, and take turns in each round. Figures are
+medians over the rounds. CPU time is that of the worker and of the shards; Ray's own processes are
+measured apart. Writes shards.json and shards.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+from cyclopts import App
+
+from loadtests.clients.connection import Connection, get, require
+from loadtests.queries import distinct, read_queries
+from loadtests.report import Report, Row
+from loadtests.resources import cpu_seconds_of_ray, process_tree, resident
+from loadtests.traffic import Load
+from loadtests.versions import Side, compared, take_turns
+from service.child_server import Server, running_server
+from service.command_line import open_console, run
+
+BUILD_SECONDS = 7200.0  # for the graphs of all shards, at low priority
+IDLE_SECONDS = 20.0
+READY_SECONDS = 600.0
+
+app = App(name="loadtests.shards", help=__doc__)
+
+
+@app.default
+def shards(
+    *,
+    bundle: Path,
+    out: Path,
+    shards: int = 3,
+    rounds: int = 5,
+    queries: int = 300,
+    labels: int = 30,
+    seconds: float = 6.0,
+    rate: float = 40.0,
+    seed: int = 0,
+) -> int:
+    """Measure and report.
+
+    Parameters
+    ----------
+    bundle
+        The bundle that both serve; its texts are the queries.
+    out
+        Folder for shards.json and shards.md.
+    shards
+        Number of shards, one replica each.
+    rounds
+        Number of rounds; each measures both servers.
+    queries
+        Queries per round, sent one after the other.
+    labels
+        Labels per round, posted one after the other.
+    seconds
+        Seconds of the closed loop, and of the open loop, in each round.
+    rate
+        Requests per second in the open loop.
+    seed
+        Draws queries and arrivals.
+    """
+    load = Load(rate=rate, seconds=seconds, seed=seed)
+    options = ["--no-access-log", "--workers", "1"]
+    with (
+        running_server(bundle, options=options) as whole,
+        running_server(
+            bundle, options=[*options, "--shards", str(shards)], ready_seconds=READY_SECONDS
+        ) as divided,
+    ):
+        _wait_until_built(divided)
+        sides = {
+            "before": Side(server=whole, texts=distinct(read_queries(bundle), seed=seed)),
+            "after": Side(
+                server=divided,
+                texts=distinct(read_queries(bundle), seed=seed),
+            ),
+        }
+        measured = take_turns(sides, load, rounds=rounds, queries=queries, labels=labels)
+        rows = [compared(what, measured) for what in measured["after"][0]]
+        rows += [_memory_row(divided), _idle_row(divided)]
+    Report(
+        title=f"{shards} shards against one process",
+        settings={**asdict(load), "rounds": rounds, "queries": queries, "bundle": bundle.name},
+        rows=rows,
+    ).publish(out, "shards")
+    return 0
+
+
+def _wait_until_built(server: Server) -> None:
+    """Wait until the shards have built their graphs."""
+    late = monotonic() + BUILD_SECONDS
+    open_console(stderr=True).print("the shards build their graphs")
+    while not all(shard and shard["built"] for shard in _info(server)["shards"]):
+        if monotonic() > late:
+            raise TimeoutError(f"the graphs were not built within {BUILD_SECONDS:.0f} s")
+        sleep(1.0)
+
+
+def _info(server: Server) -> dict[str, Any]:
+    with Connection(server.port) as connection:
+        info: dict[str, Any] = require(connection.ask(get("/info")))
+        return info
+
+
+def _memory_row(server: Server) -> Row:
+    actors = [
+        resident(process)
+        for process in process_tree(server.pid)
+        if b"ray::ShardActor" in Path(f"/proc/{process}/cmdline").read_bytes()
+    ]
+    each = ", ".join(f"{one.total:.0f} ({one.shared:.0f} mapped)" for one in actors)
+    return Row(what="resident memory of each shard, MB", goal="", measured=each)
+
+
+def _idle_row(server: Server) -> Row:
+    """Return the row for the CPU time of Ray's processes while nothing is asked."""
+    before = cpu_seconds_of_ray(server.pid)
+    sleep(IDLE_SECONDS)
+    share = (cpu_seconds_of_ray(server.pid) - before) / IDLE_SECONDS
+    return Row(what="Ray's own processes, idle: CPU", goal="", measured=f"{share:.1%} of a core")
+
+
+if __name__ == "__main__":
+    sys.exit(run(app))
