@@ -21,6 +21,7 @@ from typing import Any
 from service.core.bundle import manifest
 from service.core.errors import NotReady
 from service.core.label_log import LabelLog, open_log
+from service.core.memory.shards import Shards
 from service.core.memory.view import View
 from service.core.prediction.predictor import QueryCache
 from service.core.tenant import Tenant
@@ -297,7 +298,6 @@ class Engine:
         A tenant learns what is its own, and the settings of the bundle.
         """
         memory, progress = self.loaded.memory, self._admin.snapshot_progress()
-        shards = memory.view.shards
         view = memory.of_tenant(memory.view, tenant)
         rows, facts = _rows(view), view.bundle.manifest
         served = {
@@ -325,12 +325,8 @@ class Engine:
                 "items": 0 if view.items is None else len(view.items),
                 "live_bytes": view.live_bytes,
             },
-            **(
-                {}
-                if shards is None
-                else {"shards": [one and asdict(one) for one in shards.status()]}
-            ),
             "snapshot": None if progress is None else progress.document(),
+            **_described(memory.view.shards),
         }
 
     @property
@@ -344,7 +340,12 @@ class Engine:
         assert shards is not None
         status = shards.status()
         answering = sum(one is not None for one in status)
-        return {"answering": answering, "of": len(status), "attended": shards.attended}
+        return {
+            "answering": answering,
+            "of": len(status),
+            "replicas": shards.replicas,
+            "attended": shards.attended,
+        }
 
     def measure(self) -> None:
         """Bring the gauges and the cache's counters up to date, for GET /metrics."""
@@ -372,6 +373,13 @@ class Engine:
     def _require_ready(self) -> None:
         if self.state is not State.READY:
             raise NotReady(f"the service is {self.state.value}")
+
+
+def _described(shards: Shards | None) -> dict[str, Any]:
+    """Return what each shard holds; nothing if the memory is not divided."""
+    if shards is None:
+        return {}
+    return {"shards": [status and asdict(status) for status in shards.status()]}
 
 
 def _rows(view: View) -> dict[str, int]:

@@ -375,6 +375,7 @@ class ShardsAnswer(TypedDict):
 
     answering: Annotated[int, doc("Shards that answer.")]
     of: Annotated[int, doc("All shards.")]
+    replicas: Annotated[int, doc("Processes that are known to hold a shard.")]
     attended: Annotated[
         bool, doc("`false` while the cluster cannot be reached, so no shard is started again.")
     ]

@@ -248,6 +248,12 @@ class Cluster:
             )
         except (ConnectionError, ValueError) as error:
             raise InvalidConfig(f"there is no Ray cluster at {config.address}: {error}") from error
+        machines = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+        if len(machines) > 1 and "://" not in state:
+            raise InvalidConfig(
+                f"the cluster has {len(machines)} machines, and a label log in a folder is for one:"
+                " use --state postgresql://..."
+            )
         self._replicas: dict[str, list[list[_Replica]]] = {}
 
     def look(self) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import select
 import socket
+import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from time import monotonic, time
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -40,7 +41,7 @@ from service.shards.messages import (
     Welcome,
 )
 
-CONNECT_SECONDS = 1.0
+CONNECT_SECONDS = 0.25  # for a connection, which takes less than a millisecond in one network
 HEDGE_SECONDS = 0.05  # after which another replica is asked as well
 AVOIDED_SECONDS = 0.5  # a replica that could not be reached
 OLD_SECONDS = 15.0  # an age of places at which nobody looks after the shards
@@ -93,6 +94,7 @@ class SocketShards:
         self._dimension, self._patience, self._partial = dimension, patience, partial
         self._replicas: dict[tuple[int, int, Address], _Replica] = {}
         self._turn = count()
+        weakref.finalize(self, _disconnect, self._replicas)
 
     def search(self, wanted: KeySearch) -> FoundRows:
         """Find the nearest rows over all shards; raises `ShardsUnavailable`."""
@@ -127,10 +129,17 @@ class SocketShards:
         """Whether somebody starts shards again that die."""
         return self._known().attended
 
+    @property
+    def replicas(self) -> int:
+        """The number of processes that are known to hold a shard."""
+        return sum(map(len, self._known().places))
+
     def status(self) -> list[ShardStatus | None]:
         """Return what each shard holds, None for those that do not answer."""
         return [
-            answer and ShardStatus(version=answer.version, rows=answer.rows, built=answer.built)
+            ShardStatus(version=answer.version, rows=answer.rows, built=answer.built)
+            if answer is not None
+            else None
             for answer in self._answers(Ask(), Status)[0]
         ]
 
@@ -170,8 +179,16 @@ class SocketShards:
         return replicas
 
 
+def _disconnect(replicas: Mapping[Any, _Replica]) -> None:
+    for replica in replicas.values():
+        replica.disconnect()
+
+
 class _Sent(NamedTuple):
-    """A question that was sent to a replica, perhaps over a connection that was open before."""
+    """A question that was sent to a replica.
+
+    Over a connection that is not `reused`, it follows a `Hello`, and the answer a `Welcome`.
+    """
 
     replica: _Replica
     connection: socket.socket
@@ -203,41 +220,33 @@ class _Replica:
             connection.close()
         if monotonic() < self._avoided_until:
             return None
-        opened = self._open()
-        if opened is None:
-            self._avoided_until = monotonic() + AVOIDED_SECONDS
+        try:
+            opened = socket.create_connection(self._address, timeout=CONNECT_SECONDS)
+        except OSError:
+            self.avoid()
             return None
         try:
-            opened.sendall(question)
+            opened.settimeout(self._patience)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            opened.sendall(self._hello + question)
         except OSError:
             opened.close()
+            self.avoid()
             return None
         return _Sent(self, opened, reused=False)
+
+    def avoid(self, refusal: str = "") -> None:
+        """Leave the replica alone for a moment; `refusal` says why it does not serve this front."""
+        self._avoided_until, self.refusal = monotonic() + AVOIDED_SECONDS, refusal
 
     def keep(self, connection: socket.socket) -> None:
         """Keep a connection whose question was answered."""
         self._idle.append(connection)
 
-    def _open(self) -> socket.socket | None:
-        try:
-            connection = socket.create_connection(
-                self._address, timeout=min(CONNECT_SECONDS, self._patience)
-            )
-        except OSError:
-            self.refusal = ""
-            return None
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.settimeout(self._patience)
-            connection.sendall(self._hello)
-            answer = messages.receive_answer(connection)
-            if isinstance(answer, Welcome):
-                return connection
-            self.refusal = answer.message if isinstance(answer, Refused) else "no shard"
-        except (OSError, ValueError):
-            self.refusal = ""
-        connection.close()
-        return None
+    def disconnect(self) -> None:
+        """Close the idle connections."""
+        while self._idle:
+            self._idle.pop().close()
 
 
 class _Asking:
@@ -290,18 +299,25 @@ class _Asking:
             self._poll.register(descriptor, select.POLLIN)
 
     def _receive(self, descriptor: int) -> None:
-        index = self._open[descriptor][0]
-        sent = self._forget(descriptor)
+        index, sent = self._open[descriptor]
         try:
             answer = messages.receive_answer(sent.connection)
         except (OSError, ValueError):
-            sent.connection.close()
+            self._forget(descriptor).connection.close()
             self._ask_next(index, sent.replica if sent.reused else None)
             return
-        sent.replica.keep(sent.connection)
+        if isinstance(answer, Welcome):  # the answer itself follows
+            return
+        self._forget(descriptor)
         if isinstance(answer, Refused):
+            if answer.reason == "other":
+                sent.replica.avoid(answer.message)
+                sent.connection.close()
+            else:
+                sent.replica.keep(sent.connection)
             self._ask_next(index)
             return
+        sent.replica.keep(sent.connection)
         self.answers[index] = answer
         for other in [one for one, (of, _) in self._open.items() if of == index]:
             self._forget(other).connection.close()  # its answer would come too late

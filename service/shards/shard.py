@@ -54,14 +54,15 @@ class Shard:
         Raises `BundleError` or `LogError` if it cannot hold its share.
         """
         self.share, self._patience = share, settings.shard_timeout_ms / 1000
-        self._log = open_log(state)
+        self._log = open_log(state, create=False)
         try:
             self._loaded = load_bundle(bundle, self._log, settings, share=share)
             self._loaded.warm_up_search()
         except BaseException:
             self._log.close()
             raise
-        self._fronts, self._left_at = 0, monotonic()  # connections, and when one ended
+        self._fronts: set[socket.socket] = set()
+        self._left_at = monotonic()  # when the last front left
         self._published, self._closing = threading.Condition(), threading.Event()
         self._hello = Hello(
             bundle=manifest.fingerprint(self._loaded.bundle.manifest),
@@ -123,6 +124,9 @@ class Shard:
         """Stop answering, and stop all threads and child processes."""
         self._closing.set()
         self._listening.close()
+        for connection in list(self._fronts):
+            with suppress(OSError):  # it has just ended
+                connection.shutdown(socket.SHUT_RDWR)
         for sealer in self._sealers:
             sealer.close()
         self._writer.close()
@@ -158,14 +162,12 @@ class Shard:
 
     def _serve(self, connection: socket.socket) -> None:
         search_in_one_thread()
-        with self._published:
-            self._fronts += 1
+        self._fronts.add(connection)
         try:
             self._converse(connection)
         finally:
-            with self._published:
-                self._fronts -= 1
-                self._left_at = monotonic()
+            self._fronts.discard(connection)
+            self._left_at = monotonic()
 
     def _converse(self, connection: socket.socket) -> None:
         with connection, suppress(OSError, ValueError):  # the front left, or is none

@@ -154,8 +154,12 @@ class Scenario:
         *,
         state: Path | None = None,
         wait: bool = True,
+        options: Sequence[str] = (),
     ) -> Iterator[ServerProcess]:
-        """Run a server on the scenario's state or on `state`; `program` replaces `-m service`."""
+        """Run a server on the scenario's state or on `state`; `program` replaces `-m service`.
+
+        `options` are added to its command.
+        """
         self._servers += 1
         start = monotonic()
         with server_process(
@@ -164,6 +168,7 @@ class Scenario:
             self.folder / f"stderr-{self._servers}",
             "--config",
             str(self._config),
+            *options,
             program=program,
             env={"TMPDIR": str(self.folder / "tmp")},
             wait=wait,

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from service.child_server import HOST, Server, serve_command
 from service.engine.engine import Engine
+from service.engine.loaded_bundle import OpenShards
 from service.http.access import Access
 from service.http.app import build_app
 from service.settings import EngineSettings, Limits, ServerSettings, Settings
@@ -51,11 +52,19 @@ def service_parts(
     *,
     access: Access | None = None,
     bundles: Path | None = None,
+    open_shards: OpenShards | None = None,
     **more: Any,
 ) -> tuple[Engine, Telemetry, FastAPI]:
     """Return an engine that is not open yet, its metrics, and its application."""
     telemetry = Telemetry()
-    engine = Engine(bundle, state, bundles=bundles, settings=settings.engine, telemetry=telemetry)
+    engine = Engine(
+        bundle,
+        state,
+        bundles=bundles,
+        settings=settings.engine,
+        telemetry=telemetry,
+        open_shards=open_shards,
+    )
     access = access or Access()
     app = build_app(engine, settings=settings, access=access, telemetry=telemetry, **more)
     return engine, telemetry, app
@@ -72,6 +81,7 @@ def local_service(
     wait: bool = True,
     bundles: Path | None = None,
     children: bool = False,
+    open_shards: OpenShards | None = None,
     **engine: Any,
 ) -> Iterator[LocalService]:
     """Serve `bundle` in this process; `engine` holds fields of `EngineSettings`.
@@ -83,7 +93,9 @@ def local_service(
         limits=limits or Limits(),
         server=replace(server or ServerSettings(), hosts=("service",)),
     )
-    core, telemetry, app = service_parts(bundle, state, settings, access=access, bundles=bundles)
+    core, telemetry, app = service_parts(
+        bundle, state, settings, access=access, bundles=bundles, open_shards=open_shards
+    )
     with (
         nullcontext() if children else no_children(),
         start_blocking_portal() as portal,

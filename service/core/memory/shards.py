@@ -120,6 +120,11 @@ class Shards(Protocol):
         """Whether somebody starts shards again that die."""
         ...
 
+    @property
+    def replicas(self) -> int:
+        """The number of processes that are known to hold a shard."""
+        ...
+
     def status(self) -> Sequence[ShardStatus | None]:
         """Return what each shard holds, None for those that do not answer."""
         ...

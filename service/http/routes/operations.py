@@ -18,6 +18,7 @@ from service.http.answers import (
     LiveAnswer,
     ReadyAnswer,
     ReloadAnswer,
+    ShardsAnswer,
 )
 from service.http.endpoint import Call, Endpoint, Routes
 from service.http.problems import problem, problem_response
@@ -127,7 +128,8 @@ class OperationRoutes(Routes):
             return problem_response(problem(503, "Not ready", detail))
         answer: ReadyAnswer = {"status": "ready", "writes": self.engine.writes()}
         if self.engine.divided:
-            answer["shards"] = await asyncio.to_thread(self.engine.shards)
+            described = await asyncio.to_thread(self.engine.shards)
+            answer["shards"] = cast(ShardsAnswer, described)
         return answer
 
     async def info(self, call: Call[None]) -> InfoAnswer:

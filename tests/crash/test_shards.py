@@ -1,0 +1,109 @@
+"""A divided memory whose shards are killed again and again, by Ray's local cluster."""
+
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+from tests.crash.scenario import FIGURES, QUERIES, Scenario, answers
+from tests.support.serving import ServerProcess, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytest.importorskip("ray", reason="the extra `cluster` is not installed")
+
+SHARDS, REPLICAS = 3, 2
+KILLS = int(os.environ.get("KEYMATCH_SHARD_KILLS", "6"))
+KILL_SECONDS = 5.0  # between two kills
+ACTOR = b"ray::ShardActor"
+
+
+def test_killed_shards(new_scenario: Callable[..., Scenario]) -> None:
+    """With a replica left of each shard, no request fails, and no answer is wrong."""
+    scenario, drawn = new_scenario(seed="shards"), random.Random("shards")
+    options = ["--shards", str(SHARDS), "--replicas", str(REPLICAS)]
+    with scenario.server(options=options) as divided:
+        wait_for(lambda: shards_of(divided)["replicas"] == SHARDS * REPLICAS)
+        with scenario.traffic(divided):
+            for _ in range(KILLS):
+                start = monotonic()
+                os.kill(drawn.choice(list(actors(divided))), signal.SIGKILL)
+                wait_for(lambda: shards_of(divided)["replicas"] < SHARDS * REPLICAS)
+                wait_for(lambda: shards_of(divided)["replicas"] == SHARDS * REPLICAS)
+                FIGURES.ready.append(monotonic() - start)
+                sleep(max(0.0, KILL_SECONDS - (monotonic() - start)))
+        scenario.check(divided)
+        with scenario.server() as whole:
+            assert results(divided, scenario) == results(whole, scenario)
+
+
+def test_without_any_replica_queries_are_refused(new_scenario: Callable[..., Scenario]) -> None:
+    scenario = new_scenario(seed="no replica")
+    with scenario.server(options=["--shards", "2"]) as divided:
+        before = results(divided, scenario)
+        for pid in list(actors(divided)):
+            os.kill(pid, signal.SIGKILL)
+        refused = divided.client.post("/predict", json={"queries": QUERIES})
+        assert refused.status_code == 503
+        assert refused.json()["title"] == "Shards unavailable"
+        wait_for(lambda: shards_of(divided)["answering"] == 2)
+        assert results(divided, scenario) == before
+
+
+def test_the_cluster_is_lost(new_scenario: Callable[..., Scenario]) -> None:
+    """Reads and writes go on without the head, and /health/ready says that it is gone."""
+    scenario = new_scenario(seed="no head")
+    with scenario.server(options=["--shards", "2"]) as divided:
+        before = results(divided, scenario)
+        [head] = processes(divided, b"gcs_server")
+        os.kill(head, signal.SIGSTOP)
+        try:
+            wait_for(lambda: not shards_of(divided)["attended"])
+            assert results(divided, scenario) == before
+            posted = divided.client.post("/labels", json={"labels": [{"text": "quiet harbor"}]})
+            asked = {"queries": ["quiet harbor"], "min_version": posted.json()["version"]}
+            [found] = divided.client.post("/predict", json=asked).json()["results"]
+            assert found["keywords"][0]["id"] == "quiet harbor"
+        finally:
+            os.kill(head, signal.SIGCONT)
+        wait_for(lambda: shards_of(divided)["attended"])
+
+
+def shards_of(server: ServerProcess) -> dict[str, Any]:
+    shards: dict[str, Any] = server.client.get("/health/ready").json()["shards"]
+    return shards
+
+
+def results(server: ServerProcess, scenario: Scenario) -> Any:
+    """Return the answers to the scenario's queries; their segments differ, so counts may."""
+    found, _ = answers(server, len(scenario.events()))
+    return found
+
+
+def actors(server: ServerProcess) -> Iterator[int]:
+    """Yield the processes that hold shards."""
+    return processes(server, ACTOR)
+
+
+def processes(server: ServerProcess, name: bytes) -> Iterator[int]:
+    """Yield the descendants of a server whose command contains a name."""
+    children: dict[int, list[int]] = {}
+    commands = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                commands[int(folder.name)] = (folder / "cmdline").read_bytes()
+            except OSError:  # it has just ended
+                continue
+            children.setdefault(parent, []).append(int(folder.name))
+    waiting = [server.pid]
+    while waiting:
+        pid = waiting.pop()
+        waiting += children.get(pid, [])
+        if name in commands.get(pid, b""):
+            yield pid
