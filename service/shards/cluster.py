@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -38,6 +39,7 @@ POLL_SECONDS = 0.5
 PAUSE_SECONDS = 2.0  # before a child or an actor that failed is started again
 IDLE_SECONDS = 600.0
 STOP_SECONDS = 10.0
+HEAD_SECONDS = 5.0  # for a connection to the head
 
 log = logging.getLogger("keymatch")
 
@@ -65,8 +67,12 @@ class ClusterProcess:
         state: Path | str,
         settings: EngineSettings,
     ) -> None:
-        """Start the child, which announces places in `folder`. Raises `MissingExtra`."""
+        """Start the child, which announces places in `folder`.
+
+        Raises `MissingExtra`, and `InvalidConfig` if nothing listens at the address.
+        """
         require_ray()
+        _require_head(config.address)
         job = {
             "config": asdict(config),
             "folder": str(folder),
@@ -113,6 +119,23 @@ def require_ray() -> None:
 
     if find_spec("ray") is None:
         raise MissingExtra("ray", extra="cluster")
+
+
+def _require_head(address: str) -> None:
+    """Raise `InvalidConfig` if nothing listens at the address: Ray would try for minutes."""
+    if address == AUTO:
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=HEAD_SECONDS).close()
+    except (ValueError, OverflowError) as error:
+        raise InvalidConfig(
+            f"--cluster {address!r} is neither {AUTO!r} nor HOST:PORT of a Ray head"
+        ) from error
+    except OSError as error:
+        raise InvalidConfig(
+            f"no Ray head answers at {address}: {error.strerror or error}"
+        ) from error
 
 
 class ShardActor:
@@ -246,8 +269,9 @@ class Cluster:
                 log_to_driver=False,
                 logging_level=logging.WARNING,
             )
-        except (ConnectionError, ValueError) as error:
-            raise InvalidConfig(f"there is no Ray cluster at {config.address}: {error}") from error
+        except Exception as error:  # Ray raises OSError, ValueError, RuntimeError, ...
+            what = "Ray cannot be started here" if own else f"no Ray cluster is at {config.address}"
+            raise InvalidConfig(f"{what}: {error}") from error
         machines = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
         if len(machines) > 1 and "://" not in state:
             raise InvalidConfig(
