@@ -202,7 +202,6 @@ class _Replica:
         self._address, self._hello, self._patience = address, messages.frame(hello), patience
         self._idle: deque[socket.socket] = deque()
         self._avoided_until = 0.0
-        self.refusal = ""  # why it does not serve this front
 
     def send(self, question: bytes, *, anew: bool = False) -> _Sent | None:
         """Send a question; returns None if the replica cannot be reached.
@@ -235,9 +234,9 @@ class _Replica:
             return None
         return _Sent(self, opened, reused=False)
 
-    def avoid(self, refusal: str = "") -> None:
-        """Leave the replica alone for a moment; `refusal` says why it does not serve this front."""
-        self._avoided_until, self.refusal = monotonic() + AVOIDED_SECONDS, refusal
+    def avoid(self) -> None:
+        """Leave the replica alone for a moment."""
+        self._avoided_until = monotonic() + AVOIDED_SECONDS
 
     def keep(self, connection: socket.socket) -> None:
         """Keep a connection whose question was answered."""
@@ -256,7 +255,7 @@ class _Asking:
         self, shards: Sequence[Sequence[_Replica]], question: bytes, *, deadline: float
     ) -> None:
         self._question, self._deadline = question, deadline
-        self._shards = shards
+        self._refusals: list[str] = []
         self._untried = [deque(replicas) for replicas in shards]
         self._open: dict[int, tuple[int, _Sent]] = {}  # by file descriptor, with the shard
         self._poll = select.poll()
@@ -282,11 +281,10 @@ class _Asking:
             self._forget(descriptor).connection.close()
 
     def missing(self) -> str:
-        """Say which shards have not answered."""
-        missing = [index for index, answer in enumerate(self.answers) if answer is None]
-        refusals = {replica.refusal for index in missing for replica in self._shards[index]} - {""}
-        because = f": {min(refusals)}" if refusals else ""
-        return f"{len(missing)} of {len(self.answers)} shards do not answer{because}"
+        """Say how many shards have not answered, and why, if a replica said so."""
+        missing = self.answers.count(None)
+        because = f": {self._refusals[-1]}" if self._refusals else ""
+        return f"{missing} of {len(self.answers)} shards do not answer{because}"
 
     def _ask_next(self, index: int, again: _Replica | None = None) -> None:
         """Ask the shard's next replica that can be reached, if any; first one `again`."""
@@ -310,8 +308,9 @@ class _Asking:
             return
         self._forget(descriptor)
         if isinstance(answer, Refused):
+            self._refusals.append(answer.message)
             if answer.reason == "other":
-                sent.replica.avoid(answer.message)
+                sent.replica.avoid()
                 sent.connection.close()
             else:
                 sent.replica.keep(sent.connection)
