@@ -68,8 +68,8 @@ def checked_url(place: str) -> str:
 
     Raises `InvalidConfig` or `MissingExtra`.
     """
-    url = place.rstrip("/")
-    scheme, _, path = url.partition("://")
+    scheme, _, path = place.partition("://")
+    url = f"{scheme}://{path.rstrip('/')}"
     if scheme not in SCHEMES:
         raise InvalidConfig(f"{echoed(scheme + '://')} is no object store: use s3, gs or file")
     if not path or not FORM.fullmatch(url) or {".", ".."} & set(path.split("/")):
