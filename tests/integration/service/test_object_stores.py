@@ -134,8 +134,9 @@ def test_denied_access_and_missing_credentials_are_named_without_secrets(
     check = ("service", "check", "--bundle", url, "--cache", tmp_path / "cache")
     denied = run(*check)
     assert denied.returncode == 2
-    said = f"error: {url}/manifest.json: the object store denies access (AccessDenied)"
-    assert denied.stderr == f"{said}: check credentials\n"
+    said = f"error: {url}/manifest.json: the object store denies access "
+    assert denied.stderr.startswith(said)
+    assert len(denied.stderr.splitlines()) == 1
     assert SECRET not in denied.stderr + denied.stdout
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)

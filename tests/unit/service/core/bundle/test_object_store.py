@@ -195,7 +195,7 @@ def test_another_scheme_is_refused(url: str) -> None:
 
 
 def test_a_url_without_a_bundle_is_named(stored: Path, cache: BundleCache) -> None:
-    with pytest.raises(UnknownBundle, match="other/manifest.json is missing: file://.*other is"):
+    with pytest.raises(UnknownBundle, match=r"other/manifest.json is missing: file://.*other is"):
         cache.copy_of(url_of(stored.parent / "other"))
 
 
@@ -255,7 +255,7 @@ def test_a_full_disk_is_named_and_nothing_is_left(stored: Path, small_disk: Smal
 
 def test_a_cache_that_cannot_be_a_folder_is_named(stored: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InvalidConfig, match="the folder of --cache, .*file, cannot be used"):
+    with pytest.raises(InvalidConfig, match=r"the folder of --cache, .*file, cannot be used"):
         BundleCache(tmp_path / "file").copy_of(url_of(stored))
 
 
