@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
@@ -89,16 +89,16 @@ def snapshot(
     parent = os.getppid()
     if progress is not None:
         wake_when_orphaned()
-    url, target, kept = "", Path(out), BundleCache(cache)
-    if is_url(out):
-        url = checked_url(out)
-        target = kept.snapshots / PurePosixPath(url).name
-        if exists(url):
-            raise InvalidInput(f"{url} exists already: name another URL", field="out")
+    url, kept = checked_url(out) if is_url(out) else "", BundleCache(cache)
+    target = kept.snapshots / PurePosixPath(url).name if url else Path(out)
+    if url and exists(url):
+        raise InvalidInput(f"{url} exists already: name another URL", field="out")
     # With `progress`, the calling service holds the lock already.
-    with SnapshotFile(target.parent).only_one() if progress is None else nullcontext():
+    lock = SnapshotFile(target.parent).only_one() if progress is None else nullcontext()
+    with lock, ExitStack() as finally_:
         if url:
-            shutil.rmtree(target, ignore_errors=True)  # a snapshot that was not pushed
+            _remove_unpushed(kept.snapshots)  # of a killed process
+            finally_.callback(_remove_unpushed, kept.snapshots)
         refuse_unusable(target)
         folder = local_bundle(bundle, cache)
         view, log_id, chain = _view(
@@ -121,13 +121,15 @@ def snapshot(
             index = manifest.read(target).index
             if url:
                 rows = len(view.alive_rows())
-                try:
-                    push(target, url, goes_on=lambda: report_to_parent(rows))
-                    kept.keep(target, url)
-                finally:
-                    shutil.rmtree(target, ignore_errors=True)
+                push(target, url, goes_on=lambda: report_to_parent(rows))
+                kept.keep(target, url)
     say(f"{out}: version {view.version}, {len(view.labels):,} labels; {index}")
     return 0
+
+
+def _remove_unpushed(folder: Path) -> None:
+    for snapshot in folder.glob("[!.]*"):
+        shutil.rmtree(snapshot, ignore_errors=True)
 
 
 def _view(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -77,7 +78,8 @@ class BundleAdmin:
         version = loaded.memory.view.version
         if name is None:
             name = f"{loaded.bundle.folder.name}-v{version}"
-        place, cache = self._directory.new(name), self._directory.cache.folder
+        place = self._directory.new(name)
+        cache = ("--cache", str(self._directory.cache.folder)) if is_url(place) else ()
         progress = SnapshotProgress(bundle=name, version=version)
         with self._refusal_named(), self._progress.only_one(), self._progress.kept(progress):
             try:
@@ -85,7 +87,7 @@ class BundleAdmin:
                     own_module(
                         *("service", "snapshot"),
                         *("--bundle", str(loaded.bundle.folder), "--out", place),
-                        *(("--cache", str(cache)) if is_url(place) else ()),
+                        *cache,
                         *("--until", str(version), "--progress", str(self._progress.path)),
                         "--other-data",  # the serving process has checked this
                         *("--niceness", str(niceness_of(self._settings.write_share))),
@@ -95,6 +97,8 @@ class BundleAdmin:
                 )
             except SealError:
                 discard_partial(self._directory.folder / name)  # a killed child leaves it behind
+                if self._directory.url:
+                    shutil.rmtree(self._directory.folder / name, ignore_errors=True)
                 raise
         log.info("snapshot written", extra={"bundle": name, "version": version})
         return name, version

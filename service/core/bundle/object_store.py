@@ -43,6 +43,7 @@ from service.core.errors import (
     StoreError,
     StoreUnreachable,
     UnknownBundle,
+    Unwritable,
     echoed,
 )
 from service.core.files.atomic import new_folder
@@ -77,7 +78,7 @@ def checked_url(place: str) -> str:
             f"the {scheme} URL of a bundle must be s3://BUCKET/PATH, gs://BUCKET/PATH or"
             " file:///PATH, without credentials, parameters and wildcards"
         )
-    _open(url)
+    _import(scheme)
     return url
 
 
@@ -156,14 +157,15 @@ def hold(folder: Path) -> int | None:
 class BundleCache:
     """The folder in which copies of bundles are kept; processes of one machine may share it."""
 
-    folder: Path
+    place: Path  # may begin with `~`, which needs a home only once the cache is used
 
-    def __post_init__(self) -> None:
-        """Replace `~` by the user's home; raises `InvalidConfig` if there is none."""
+    @property
+    def folder(self) -> Path:
+        """The folder's absolute path; raises `InvalidConfig` if there is no home for a `~`."""
         try:
-            object.__setattr__(self, "folder", self.folder.expanduser().absolute())
+            return self.place.expanduser().absolute()
         except RuntimeError as error:
-            raise InvalidConfig(f"--cache {self.folder}: there is no home folder") from error
+            raise InvalidConfig(f"--cache {self.place}: there is no home folder") from error
 
     @property
     def snapshots(self) -> Path:
@@ -261,9 +263,7 @@ class BundleCache:
             self.folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.folder, os.O_RDONLY)
         except OSError as error:
-            raise InvalidConfig(
-                f"the folder of --cache, {self.folder}, cannot be used: {error.strerror}"
-            ) from error
+            raise Unwritable(self.folder, error.strerror or str(error)) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             for partial in self.folder.glob("*/.*.partial-*"):  # a killed process left it behind
@@ -320,15 +320,24 @@ def _open(url: str) -> Any:
     """Return fsspec's file system for a URL; raises `MissingExtra`."""
     scheme = url.partition("://")[0]
     options = {"auto_mkdir": True} if scheme == "file" else {}
+    with _explained(url):
+        return _import(scheme)(use_listings_cache=False, **options)
+
+
+def _import(scheme: str) -> Any:
+    """Return fsspec's class of file systems for a scheme; raises `MissingExtra`."""
+    package = SCHEMES[scheme]
     try:
         import fsspec  # only with a URL
     except ImportError as error:
         raise MissingExtra("fsspec", extra="objects") from error
+    logger = logging.getLogger(package)
+    if logger.level == logging.NOTSET:  # it logs stack traces of errors that are raised, too
+        logger.setLevel(logging.CRITICAL)
     try:
-        with _explained(url):
-            return fsspec.filesystem(scheme, use_listings_cache=False, **options)
+        return fsspec.get_filesystem_class(scheme)
     except ImportError as error:
-        raise MissingExtra(SCHEMES[scheme], extra="objects") from error
+        raise MissingExtra(package, extra="objects") from error
 
 
 @contextmanager
@@ -336,7 +345,7 @@ def _explained(url: str) -> Iterator[None]:
     """Raise errors of fsspec's packages, which have no common base, as `BundleError`."""
     try:
         yield
-    except (KeymatchError, ImportError):
+    except KeymatchError:
         raise
     except Exception as error:
         raise _explanation(error, url) from error

@@ -166,6 +166,7 @@ def test_a_snapshot_is_written_to_a_url(
     server.client.post("/labels", json=AXE).raise_for_status()
     cache, target = tmp_path / "cache", f"{bucket.url}/bundles/next"
     command = ("snapshot", "--bundle", url, "--state", state, "--out", target, "--cache", cache)
+    (cache / "snapshots" / "unpushed").mkdir(parents=True)
     ended = run("service", *command)
     assert ended.returncode == 0, ended.stderr
     names = [*manifest.read(next(cache.glob("*/next"))).files, "manifest.json"]

@@ -255,7 +255,7 @@ def test_a_full_disk_is_named_and_nothing_is_left(stored: Path, small_disk: Smal
 
 def test_a_cache_that_cannot_be_a_folder_is_named(stored: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InvalidConfig, match=r"the folder of --cache, .*file, cannot be used"):
+    with pytest.raises(Unwritable, match=r"file: cannot be written: File exists"):
         BundleCache(tmp_path / "file").copy_of(url_of(stored))
 
 
