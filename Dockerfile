@@ -1,4 +1,4 @@
-# An image with only the service (`keymatch[cpu,postgres,jwt]`). No compiler, no torch, not root.
+# An image with only the service (`keymatch[cpu,postgres,jwt,objects]`). No compiler, no torch, not root.
 # How to run it in production: deploy/README.md.
 #
 #   docker build -t keymatch .
@@ -20,7 +20,7 @@ RUN python -m venv --without-pip /opt/keymatch
 COPY pyproject.toml README.md LICENSE hatch_build.py ./
 RUN mkdir service training export && touch service/__init__.py training/__init__.py \
       export/__init__.py \
-    && python -m pip --python /opt/keymatch/bin/python install --no-cache-dir '.[cpu,postgres,jwt]'
+    && python -m pip --python /opt/keymatch/bin/python install --no-cache-dir '.[cpu,postgres,jwt,objects]'
 COPY service service
 COPY training training
 COPY export export
@@ -32,7 +32,9 @@ LABEL org.opencontainers.image.title="keymatch" \
       org.opencontainers.image.description="Low-latency query-to-keyword matching" \
       org.opencontainers.image.licenses="Apache-2.0"
 # PYTHONSAFEPATH: `python` in this container imports nothing from the working directory.
+# KEYMATCH_CACHE: copies of bundles from object stores, in the volume that the service writes to.
 ENV PATH=/opt/keymatch/bin:$PATH \
+    KEYMATCH_CACHE=/bundles/.cache \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONSAFEPATH=1 \
     PYTHONUNBUFFERED=1

@@ -163,7 +163,7 @@ class Server:
 
 
 def serve_command(
-    bundle: Path, state: Path | str, *options: str, program: Sequence[str] | None = None
+    bundle: Path | str, state: Path | str, *options: str, program: Sequence[str] | None = None
 ) -> list[str]:
     """Return the command that serves a bundle on a free loopback port.
 

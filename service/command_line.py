@@ -15,13 +15,16 @@ from importlib.machinery import ModuleSpec
 from inspect import cleandoc
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
+from typing import Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 from rich.console import Console
 
 from service.core.errors import KeymatchError, MissingExtra
 from service.core.files.atomic import REFUSALS, disk_refusal
 
+CACHE_VARIABLE, DEFAULT_CACHE = "KEYMATCH_CACHE", Path("~/.cache/keymatch")
+CacheOption = Annotated[Path, Parameter(env_var=CACHE_VARIABLE)]
 STATE_VARIABLE = "KEYMATCH_STATE"  # replaces --state, which other users of the machine can read
 # Renamed options: command -> old name -> new name.
 RENAMED = {

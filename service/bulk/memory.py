@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from service.core.bundle.object_store import is_url
 from service.core.errors import LogError
 from service.core.index.protocol import Segment
 from service.core.label_log import LabelLog, open_log
@@ -27,16 +28,24 @@ class LogPlace:
     served: Path  # the bundle that a service would serve: the given or a reloaded one
 
 
-def find_log(state: str, bundle: Path) -> LogPlace:
-    """Find the log of a state folder or PostgreSQL URL. Raises `LogError` if there is none."""
-    place = state if "://" in state else Path(state)
-    with closing(open_log(place, create=False)) as label_log:
-        directory = BundleDirectory(folder=bundle.absolute().parent, started_with=bundle)
+def find_log(state: str, bundle: Path, *, place: str = "") -> LogPlace:
+    """Find the log of a state folder or PostgreSQL URL. Raises `LogError` if there is none.
+
+    `place` is the URL of which `bundle` is the copy, if it has one.
+    """
+    log_place = state if "://" in state else Path(state)
+    with closing(open_log(log_place, create=False)) as label_log:
+        directory = BundleDirectory.of(bundle, None)
+        if is_url(place):  # a reloaded bundle is not fetched only to be named
+            name = directory.reloaded(label_log) or bundle.name
+            served = bundle if name == bundle.name else bundle.with_name(name)
+        else:
+            served = directory.current(label_log)
         return LogPlace(
-            state=place,
+            state=log_place,
             id=label_log.id,
             newest=label_log.last_sequence(),
-            served=directory.current(label_log),
+            served=served,
         )
 
 

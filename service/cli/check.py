@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from service.command_line import say
+from service.command_line import DEFAULT_CACHE, CacheOption, say
 
 
-def check(*, bundle: Path) -> int:
+def check(*, bundle: str, cache: CacheOption = DEFAULT_CACHE) -> int:
     """Verify the checksum and the numbers of every file of a bundle, and answer one query from it.
 
     The encoder also encodes a text that exceeds its token limit.
@@ -18,12 +16,15 @@ def check(*, bundle: Path) -> int:
     Parameters
     ----------
     bundle
-        The bundle's folder.
+        The bundle's folder or URL.
+    cache
+        Folder for copies of bundles that URLs name.
     """
     from service.core.bundle.bundle import open_bundle, require_sound
+    from service.core.bundle.object_store import local_bundle
     from service.engine.trial import first_answer
 
-    opened = open_bundle(bundle)
+    opened = open_bundle(local_bundle(bundle, cache))
     require_sound(opened)
     facts, answer = opened.manifest, first_answer(opened)
     first = answer.keywords[0].text if answer.keywords else None

@@ -8,11 +8,12 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from service.bulk.progress import reported
-from service.command_line import say
+from service.command_line import DEFAULT_CACHE, CacheOption, say
 from service.comparison.comparison import compare as compare_rankings
 from service.comparison.comparison import field_values, rankings_of, read_queries, read_slices
 from service.comparison.page import as_json, page, summary
 from service.core.bundle import manifest
+from service.core.bundle.object_store import local_bundle
 from service.core.errors import InvalidConfig
 from service.core.files.atomic import refuse_existing, refuse_unwritable, write_file
 from service.core.tables.separated import DelimiterOption, delimiter_character
@@ -24,7 +25,7 @@ Names = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())
 
 def compare(
     *,
-    bundle: list[Path],
+    bundle: list[str],
     input: Path,
     out: Path,
     query: str | None = None,
@@ -34,6 +35,7 @@ def compare(
     delimiter: DelimiterOption | None = None,
     top_k: int = 10,
     json: Path | None = None,
+    cache: CacheOption = DEFAULT_CACHE,
 ) -> int:
     """Compare the answers of two bundles to the same queries.
 
@@ -44,7 +46,7 @@ def compare(
     Parameters
     ----------
     bundle
-        A bundle's folder; given twice, the present one (A) first.
+        A bundle's folder or URL; given twice, the present one (A) first.
     input
         A .csv, .tsv or .jsonl file (each may be followed by .gz), a .parquet file, or a .txt file
         with one query per line.
@@ -65,6 +67,8 @@ def compare(
         How many keywords per query are compared, at least 5.
     json
         Also write the whole comparison to this file; A is `left`, B is `right`.
+    cache
+        Folder for copies of bundles that URLs name.
     """
     if len(bundle) != 2:
         raise InvalidConfig(f"--bundle must be given twice, not {len(bundle)} times")
@@ -75,10 +79,11 @@ def compare(
     refuse_existing(out)  # before the long work
     for written in (out, json) if json else (out,):
         refuse_unwritable(written.absolute().parent)
-    left_name, right_name = (manifest.read(folder).name for folder in bundle)
+    folders = [local_bundle(place, cache) for place in bundle]
+    left_name, right_name = (manifest.read(folder).name for folder in folders)
     names = (left_name, right_name)
     if left_name == right_name:
-        names = (str(bundle[0]), str(bundle[1]))
+        names = (bundle[0], bundle[1])
     character = delimiter_character(delimiter)
     known = read_queries(
         input, query=query, labels=label, limits=settings.limits, delimiter=character
@@ -86,11 +91,11 @@ def compare(
     slices = read_slices(
         input, query=query, columns=slice, limits=settings.limits, delimiter=character
     )
-    label_slices = field_values(bundle, slice_field, known)
+    label_slices = field_values(folders, slice_field, known)
     with reported(2 * len(known), "answers") as report:
         left, right = (
             rankings_of(folder, list(known), k=top_k, settings=settings.engine, progress=report)
-            for folder in bundle
+            for folder in folders
         )
     comparison = compare_rankings(
         names, left, right, known, k=top_k, slices=slices, label_slices=label_slices

@@ -13,8 +13,9 @@ from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
-from service.command_line import open_console, say
+from service.command_line import DEFAULT_CACHE, CacheOption, open_console, say
 from service.core.bundle.bundle import open_bundle
+from service.core.bundle.object_store import local_bundle
 from service.core.changes import CHANGES
 from service.core.errors import InvalidConfig, LogCorrupt
 from service.core.files.atomic import new_folder, refuse_unusable, refuse_unwritable, write_file
@@ -33,10 +34,11 @@ def log(
     after: int = 0,
     check: bool = False,
     recover: Path | None = None,
-    compact: Path | None = None,
+    compact: str | None = None,
     drop_items: bool = False,
     limit: int = 100,
     json: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
+    cache: CacheOption = DEFAULT_CACHE,
 ) -> int:
     """Show the label log, verify it, save its intact events, or cut events that a snapshot holds.
 
@@ -55,17 +57,20 @@ def log(
     recover
         Write every intact event into a new log in this new state folder, and say which are lost.
     compact
-        Cut the events that the snapshot in this bundle's folder holds. From then on the log serves
-        only with this snapshot or a later one, so reload it first, and keep a copy of it.
+        Cut the events that the snapshot in this bundle's folder, or at its URL, holds. From then on
+        the log serves only with this snapshot or a later one, so reload it first, and keep a copy
+        of it.
     limit
         Show at most this many events.
     json
         Write one JSON object per line to this file instead; - is the standard output.
+    cache
+        Folder for copies of bundles that URLs name.
     """
     if limit < 1:
         raise InvalidConfig("limit must be at least 1", field="limit")
     if compact is not None:
-        return _compact(state, compact, drop_items=drop_items)
+        return _compact(state, local_bundle(compact, cache), drop_items=drop_items)
     if recover is not None:
         refuse_unusable(recover)
     if json is not None and json != STANDARD_OUTPUT:

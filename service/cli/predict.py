@@ -11,12 +11,13 @@ from cyclopts import Parameter
 from pydantic import ValidationError
 
 from service.bulk.formats import Format, format_of
-from service.bulk.memory import find_log, open_memory
+from service.bulk.memory import LogPlace, find_log, open_memory
 from service.bulk.progress import reported
 from service.bulk.query_file import ItemsColumn, OnBadRow, QueryFile
 from service.bulk.run import BulkRun, Job, WorkFolder, rows_of_part
-from service.command_line import STATE_VARIABLE, Interrupted, say
+from service.command_line import DEFAULT_CACHE, STATE_VARIABLE, CacheOption, Interrupted, say
 from service.core.bundle import manifest
+from service.core.bundle.object_store import local_bundle
 from service.core.errors import InvalidConfig, InvalidInput, echoed
 from service.core.label_filter import LabelFilter, parse_json
 from service.core.tables.separated import DelimiterOption
@@ -29,7 +30,7 @@ _say = partial(say, stderr=True)
 
 def predict(
     *,
-    bundle: Path,
+    bundle: str,
     input: Path,
     out: Path,
     query: str | None = None,
@@ -50,6 +51,7 @@ def predict(
     items_column: str | None = None,
     items_delimiter: str = "|",
     config: Path | None = None,
+    cache: CacheOption = DEFAULT_CACHE,
 ) -> int:
     """Answer every query of a file, as `POST /predict` would, in the order of the file.
 
@@ -58,7 +60,7 @@ def predict(
     Parameters
     ----------
     bundle
-        The bundle's folder.
+        The bundle's folder or URL.
     input
         A .csv, .tsv or .jsonl file (each may be followed by .gz), a .parquet file, or a .txt file
         with one query per line.
@@ -105,8 +107,11 @@ def predict(
         What separates the items in a cell.
     config
         The TOML file of a service, for its limits, threads (default: one per core) and device.
+    cache
+        Folder for copies of bundles that URLs name.
     """
-    settings, facts = load_settings(config, {"workers": 1}), manifest.read(bundle)
+    settings, opened = load_settings(config, {"workers": 1}), local_bundle(bundle, cache)
+    facts = manifest.read(opened)
     base = PredictOptions(
         top_k=top_k,
         explain=explain,
@@ -132,7 +137,8 @@ def predict(
         input, query, limits=limits, on_bad_row=on_bad_row, delimiter=delimiter, items=items
     )
     with (folder := WorkFolder(out)).opened():
-        run = _opened(folder, queries, options, bundle, state, engine, escaped=escape_formulas)
+        log = None if state is None else find_log(state, opened, place=bundle)
+        run = _opened(folder, queries, options, opened, log, engine, escaped=escape_formulas)
         return _answer(run, folder, form)
 
 
@@ -141,13 +147,12 @@ def _opened(
     queries: QueryFile,
     options: PredictOptions,
     bundle: Path,
-    state: str | None,
+    log: LogPlace | None,
     settings: EngineSettings,
     *,
     escaped: bool,
 ) -> BulkRun:
     """Open a new or an interrupted run. Raises any error before queries are answered."""
-    log = None if state is None else find_log(state, bundle)
     if log is not None and log.served.absolute() != bundle.absolute():
         _say(
             f"note: a service with this state serves {log.served}, to which it was reloaded;"

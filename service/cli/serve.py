@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from service.command_line import STATE_VARIABLE
+from service.command_line import DEFAULT_CACHE, STATE_VARIABLE, CacheOption
 from service.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -20,9 +20,10 @@ MOST_SHARDS, MOST_REPLICAS = 1_000, 16
 
 def serve(
     *,
-    bundle: Path,
+    bundle: str,
     state: Annotated[str, Parameter(env_var=STATE_VARIABLE)],
-    bundles: Path | None = None,
+    bundles: str | None = None,
+    cache: CacheOption = DEFAULT_CACHE,
     host: str | None = None,
     port: int | None = None,
     workers: int | None = None,
@@ -39,14 +40,17 @@ def serve(
     Parameters
     ----------
     bundle
-        The bundle's folder, as `keymatch export bundle` writes it.
+        The bundle's folder, as `keymatch export bundle` writes it, or its URL in an object store:
+        s3://BUCKET/PATH, gs://BUCKET/PATH or file:///PATH.
     state
         DIR|URL: the folder of the label log, created if it does not exist, or a postgresql:// URL.
         Other users of the machine can read command lines: pass a password through PGPASSFILE,
         PGPASSWORD or KEYMATCH_STATE.
     bundles
-        Folder for POST /admin/snapshot, which writes to it, and /admin/reload; default: the one
-        that contains --bundle.
+        Folder or URL for POST /admin/snapshot, which writes to it, and /admin/reload; default: the
+        one that contains --bundle.
+    cache
+        Folder for copies of bundles that URLs name.
     host
         Address to listen on; default 127.0.0.1. Any other address needs API keys (KEYMATCH_API_KEYS
         names their file), tokens (KEYMATCH_JWKS names a file with the keys that verify them), or
@@ -73,7 +77,7 @@ def serve(
         of a Ray head; default auto.
     """
     # The server, which --help does not need.
-    from service.core.bundle import manifest
+    from service.core.bundle.object_store import checked_url, is_url, parent_of
     from service.engine.device import require_device
     from service.http import access as api_keys
     from service.server.launcher import launch
@@ -96,14 +100,16 @@ def serve(
         access = replace(access, tokens=read_tokens(Path(key_set), settings.server))
     api_keys.require_keys(settings.server, access)
     require_device(settings.engine.device)
-    manifest.read(bundle)  # raises before a port is opened
+    if bundles is None:
+        bundles = parent_of(bundle) if is_url(bundle) else str(Path(os.path.abspath(bundle)).parent)
     divided = _cluster_config(shards, replicas, cluster)
     if divided is not None and settings.engine.device != "cpu":
         raise InvalidInput("a divided memory is searched by CPUs: use device cpu", field="shards")
     return launch(
         ServeConfig(
             bundle=bundle,
-            bundles=bundles or Path(os.path.abspath(bundle)).parent,
+            bundles=checked_url(bundles) if is_url(bundles) else Path(bundles),
+            cache=cache,
             state=state if "://" in state else Path(state),
             settings=settings,
             access=access,

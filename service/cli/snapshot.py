@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.progress import Progress
 
-from service.command_line import STATE_VARIABLE, open_console, say
+from service.command_line import DEFAULT_CACHE, STATE_VARIABLE, CacheOption, open_console, say
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_unusable
 from service.core.processes.low_priority import lower_priority, wake_when_orphaned
@@ -28,15 +29,16 @@ Report = Callable[[int], None]  # takes the number of indexed rows
 
 def snapshot(
     *,
-    bundle: Path,
+    bundle: str,
     state: Annotated[str, Parameter(env_var=STATE_VARIABLE)],
-    out: Path,
+    out: str,
     until: int | None = None,
     tenant: str | None = None,
     nice: bool = False,
     niceness: int | None = None,
     progress: Path | None = None,
     other_data: bool = False,
+    cache: CacheOption = DEFAULT_CACHE,
 ) -> int:
     """Write a new bundle that holds all of a bundle and its label log.
 
@@ -47,11 +49,12 @@ def snapshot(
     Parameters
     ----------
     bundle
-        The folder of the served bundle.
+        The folder or URL of the served bundle.
     state
         The folder or the PostgreSQL URL of the label log.
     out
-        The new bundle's folder; it must not exist yet.
+        The new bundle's folder or URL; it must not exist yet. At a URL, the bundle appears once all
+        of its files are there.
     until
         The last event to include; default: the newest.
     tenant
@@ -65,8 +68,18 @@ def snapshot(
         The file in which the calling service keeps the progress; removing it cancels the snapshot.
     other_data
         Accept a label log that was begun for other data than the bundle's.
+    cache
+        Folder for copies of bundles that URLs name, and for a snapshot until it is pushed.
     """
     from service.core.bundle import manifest
+    from service.core.bundle.object_store import (
+        BundleCache,
+        checked_url,
+        exists,
+        is_url,
+        local_bundle,
+        push,
+    )
     from service.core.memory.snapshot import write_snapshot
 
     if nice:
@@ -76,13 +89,22 @@ def snapshot(
     parent = os.getppid()
     if progress is not None:
         wake_when_orphaned()
-    refuse_unusable(out)
+    url, kept = checked_url(out) if is_url(out) else "", BundleCache(cache)
+    target = kept.snapshots / PurePosixPath(url).name if url else Path(out)
+    if url and exists(url):
+        raise InvalidInput(f"{url} exists already: name another URL", field="out")
     # With `progress`, the calling service holds the lock already.
-    with SnapshotFile(out.parent).only_one() if progress is None else nullcontext():
+    lock = SnapshotFile(target.parent).only_one() if progress is None else nullcontext()
+    with lock, ExitStack() as finally_:
+        if url:
+            _remove_unpushed(kept.snapshots)  # of a killed process
+            finally_.callback(_remove_unpushed, kept.snapshots)
+        refuse_unusable(target)
+        folder = local_bundle(bundle, cache)
         view, log_id, chain = _view(
-            bundle, state, until=until, tenant=tenant, other_data=other_data
+            folder, state, until=until, tenant=tenant, other_data=other_data
         )
-        with _reporting(view, out.name, progress) as report:
+        with _reporting(view, target.name, progress) as report:
 
             def report_to_parent(rows: int) -> None:
                 if progress is not None and os.getppid() != parent:
@@ -90,11 +112,24 @@ def snapshot(
                 report(rows)
 
             write_snapshot(
-                view, out, name=out.name, log=log_id, log_chain=chain, progress=report_to_parent
+                *(view, target),
+                name=target.name,
+                log=log_id,
+                log_chain=chain,
+                progress=report_to_parent,
             )
-    index = manifest.read(out).index
+            index = manifest.read(target).index
+            if url:
+                rows = len(view.alive_rows())
+                push(target, url, goes_on=lambda: report_to_parent(rows))
+                kept.keep(target, url)
     say(f"{out}: version {view.version}, {len(view.labels):,} labels; {index}")
     return 0
+
+
+def _remove_unpushed(folder: Path) -> None:
+    for snapshot in folder.glob("[!.]*"):
+        shutil.rmtree(snapshot, ignore_errors=True)
 
 
 def _view(

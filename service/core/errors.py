@@ -8,6 +8,7 @@
     │   └── InvalidFields ── UnknownLabels
     ├── BundleError
     │   ├── BundleMissing ── UnknownBundle
+    │   ├── StoreError ── StoreUnreachable
     │   └── BundleAltered, BundleUnsupported
     ├── LogError: LogCorrupt, LogCut, LogReplaced, LogLocked
     ├── SealError: SealLate, BundlesUnwritable
@@ -22,8 +23,9 @@
     └── KeyReused, ParityError, Diverged, CommandFailed, DeviceUnavailable, MissingExtra
 
 A message is written for the person who must act on it. Messages of `InvalidInput` and `Unavailable`
-may be sent to a client, so they contain neither paths nor internals. All others are only logged. If
-a message repeats a part of the request, that part is cut (`echoed`).
+may be sent to a client, so they contain neither paths nor internals. Those of `StoreError` may be
+sent to an operator. All others are only logged. If a message repeats a part of the request, that
+part is cut (`echoed`).
 """
 
 from __future__ import annotations
@@ -129,7 +131,15 @@ class BundleMissing(BundleError):
 
 
 class UnknownBundle(BundleMissing):
-    """There is no bundle of this name next to the one that is served; the message lists those."""
+    """There is no bundle of this name in the folder of bundles, or at this URL."""
+
+
+class StoreError(BundleError):
+    """An object store refuses a request. The message names the URL, and no credentials."""
+
+
+class StoreUnreachable(StoreError):
+    """An object store does not answer now."""
 
 
 class BundleAltered(BundleError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -12,16 +13,17 @@ from pathlib import Path
 
 from service.command_line import STATE_VARIABLE
 from service.core.bundle.bundle import Bundle
+from service.core.bundle.object_store import is_url
 from service.core.changes import UseBundle
 from service.core.errors import (
     BundlesUnwritable,
     BundleUnsupported,
     Busy,
-    InvalidInput,
     KeymatchError,
     NotReady,
     SealError,
     SealLate,
+    StoreError,
 )
 from service.core.files.atomic import discard_partial, refusal_behind
 from service.core.index.devices import ScanDevice
@@ -71,22 +73,23 @@ class BundleAdmin:
 
         A child process reads the same bundle and log, so nothing waits in this process. On a busy
         machine it gets `write_share` of a core. Raises `Busy`, `Cancelled`, `InvalidInput` for a
-        name that exists or is not allowed, `BundlesUnwritable` if the folder cannot be written, or
-        `SealError` if the child fails or exceeds `snapshot_seconds`.
+        name that exists or is not allowed, `BundlesUnwritable` if the folder cannot be written,
+        `StoreError` for a URL that cannot be used, or `SealError` if the child fails or exceeds
+        `snapshot_seconds`.
         """
         version = loaded.memory.view.version
         if name is None:
             name = f"{loaded.bundle.folder.name}-v{version}"
-        target = self._directory.path(name)
-        if target.exists():
-            raise InvalidInput(f"a bundle named {name!r} exists already", field="bundle")
+        place = self._directory.new(name)
+        cache = ("--cache", str(self._directory.cache.folder)) if is_url(place) else ()
         progress = SnapshotProgress(bundle=name, version=version)
         with self._refusal_named(), self._progress.only_one(), self._progress.kept(progress):
             try:
                 self._child.run(
                     own_module(
                         *("service", "snapshot"),
-                        *("--bundle", str(loaded.bundle.folder), "--out", str(target)),
+                        *("--bundle", str(loaded.bundle.folder), "--out", place),
+                        *cache,
                         *("--until", str(version), "--progress", str(self._progress.path)),
                         "--other-data",  # the serving process has checked this
                         *("--niceness", str(niceness_of(self._settings.write_share))),
@@ -95,7 +98,9 @@ class BundleAdmin:
                     seconds=self._settings.snapshot_seconds,
                 )
             except SealError:
-                discard_partial(target)  # a killed child leaves it behind
+                discard_partial(self._directory.folder / name)  # a killed child leaves it behind
+                if self._directory.url:
+                    shutil.rmtree(self._directory.folder / name, ignore_errors=True)
                 raise
         log.info("snapshot written", extra={"bundle": name, "version": version})
         return name, version
@@ -120,11 +125,14 @@ class BundleAdmin:
     def reload(self, name: str, *, other_data: bool = False) -> LoadedBundle:
         """Switch to another bundle; the present one answers until the other is ready.
 
-        `other_data` allows a bundle of other data than the log was begun for. Other processes on
-        the same log follow. Raises `Busy`, `InvalidInput`, `OtherData`, `BundleError` or
-        `LogError`; the present bundle then stays.
+        `name` may be the URL of a bundle below that of `--bundles`. `other_data` allows a bundle of
+        other data than the log was begun for. Other processes on the same log follow. Raises
+        `Busy`, `InvalidInput`, `OtherData`, `BundleError` or `LogError`; the present bundle then
+        stays.
         """
-        self._directory.path(name)
+        name = self._directory.name(name)
+        if not self._directory.url:
+            self._directory.path(name)
         if not self._reloading.acquire(blocking=False):
             raise Busy("another bundle is being opened")
         try:
@@ -147,11 +155,19 @@ class BundleAdmin:
         try:
             yield
         except SealError as error:
+            url = self._directory.url
+            _, refused, cause = str(error).partition(f"error: {url}")
+            if url and refused:  # the child's own message
+                raise StoreError(url + cause) from error
             refusal = refusal_behind(error, self._directory.folder)
             if refusal is None:
                 raise
             log.error("The snapshot cannot be written", extra={"cause": str(error)})
-            raise BundlesUnwritable(refusal.strerror or str(refusal)) from error
+            cause = refusal.strerror or str(refusal)
+            if url:
+                said = "a snapshot cannot be written to the folder of --cache before it is pushed"
+                raise StoreError(f"{url}: {said}: {cause}") from error
+            raise BundlesUnwritable(cause) from error
 
     def _switch_to(self, name: str, *, configured: str, other_data: bool = False) -> LoadedBundle:
         settings = replace(self._settings, other_data=other_data or self._settings.other_data)

@@ -18,6 +18,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from service.command_line import DEFAULT_CACHE
 from service.core.bundle import manifest
 from service.core.errors import NotReady
 from service.core.label_log import LabelLog, open_log
@@ -63,19 +64,19 @@ class Engine:
         bundle: Path,
         state: Path | str,
         *,
-        bundles: Path | None = None,
+        bundles: Path | str | None = None,
+        cache: Path = DEFAULT_CACHE,
         settings: EngineSettings,
         telemetry: Telemetry,
         open_shards: OpenShards | None = None,
     ) -> None:
         """Prepare an engine, without opening anything. With `open_shards`, it is a front.
 
-        `state` is a folder or a PostgreSQL URL. A reload opens bundles by name from `bundles`, by
-        default the folder that contains `bundle`.
+        `state` is a folder or a PostgreSQL URL. A reload opens bundles by name from `bundles`, a
+        folder or the URL of an object store, by default the folder that contains `bundle`. `cache`
+        keeps copies of bundles from a URL.
         """
-        self._directory = BundleDirectory(
-            folder=bundles or bundle.absolute().parent, started_with=bundle
-        )
+        self._directory = BundleDirectory.of(bundle, bundles, cache)
         self._state_place = state
         self._settings, self._telemetry = settings, telemetry
         self._open_shards = open_shards

@@ -55,6 +55,7 @@ STATUS_TABLE: tuple[tuple[type[KeymatchError], int, str, bool], ...] = (
     (errors.ShardsUnavailable, 503, "Shards unavailable", True),
     (errors.UnknownBundle, 422, "Bundle missing", True),
     (errors.BundleMissing, 422, "Bundle missing", False),
+    (errors.StoreError, 503, "Object store unusable", True),
     (errors.BundleError, 422, "Bundle refused", False),
     (errors.BundlesUnwritable, 503, "The snapshot cannot be written", True),
     (errors.SealError, 503, "The snapshot cannot be written", False),

@@ -54,7 +54,11 @@ MOST_DATE_CHARACTERS = 40
 FAST_CLOCK_SECONDS = 3_600  # by which a client's clock may be ahead
 UNCHANGED = ""  # a date that a merge leaves as it is; null removes it
 # The names that `BundleDirectory.path` accepts.
-BundleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+BundleName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$")]
+BundlePlace = Annotated[
+    str, StringConstraints(pattern=rf"^({_NAME}|[a-z][a-z0-9]*://\S{{1,1000}})$")
+]
 
 
 class StrictModel(BaseModel):
@@ -631,8 +635,9 @@ class SnapshotBody(StrictModel):
 class ReloadBody(StrictModel):
     """The body of POST /admin/reload."""
 
-    bundle: BundleName = Field(
-        description="Name of the bundle to serve: a folder in the service's folder of bundles."
+    bundle: BundlePlace = Field(
+        description="Name of the bundle to serve: a folder in the service's folder of bundles. If"
+        " bundles are in an object store, its URL may be given instead of its name."
     )
     other_data: bool = Field(
         False,

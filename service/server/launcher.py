@@ -28,6 +28,7 @@ from uvicorn.supervisors import Multiprocess
 
 from service.core.bundle import manifest
 from service.core.bundle.bundle import open_bundle
+from service.core.bundle.object_store import held, local_bundle
 from service.core.errors import InvalidConfig, KeymatchError
 from service.core.label_log import open_log
 from service.engine.bundle_directory import BundleDirectory
@@ -150,7 +151,7 @@ class Supervisor(Multiprocess):
 
 
 def _verify(config: ServeConfig) -> None:
-    directory = BundleDirectory(folder=config.bundles, started_with=config.bundle)
+    directory = BundleDirectory.of(Path(config.bundle), config.bundles, config.cache)
     with closing(open_log(config.state)) as label_log:
         bundle = open_bundle(directory.current(label_log))
         if not config.settings.engine.other_data:
@@ -160,15 +161,19 @@ def _verify(config: ServeConfig) -> None:
 def launch(config: ServeConfig) -> int:
     """Serve until SIGTERM, SIGINT or SIGHUP, finish accepted requests, return the exit status.
 
+    A bundle at a URL is fetched first, once for all workers.
+
     Raises `InvalidConfig` for an unusable address or limits beyond the memory, and `BundleError` or
     `LogError` for a bundle or label log that cannot be served.
     """
     server = config.settings.server
     configure_logs(access=server.access_log)
     try:
-        settings = within_budget(config.settings, manifest.read(config.bundle))
-        with _placed(replace(config, settings=settings)) as placed:
-            return supervise(placed) if server.workers > 1 else _run_in_this_process(placed)
+        bundle = local_bundle(config.bundle, config.cache, without_store=True)
+        with held(bundle):
+            settings = within_budget(config.settings, manifest.read(bundle))
+            with _placed(replace(config, bundle=bundle, settings=settings)) as placed:
+                return supervise(placed) if server.workers > 1 else _run_in_this_process(placed)
     finally:
         write_logs_at_once()  # before the caller prints the error to stderr, too
 

@@ -50,8 +50,9 @@ log = logging.getLogger("keymatch")
 class ServeConfig:
     """Bundle, log, settings and access of a service; it is pickled for a worker's process."""
 
-    bundle: Path
-    bundles: Path  # the folder of snapshots, and of bundles that a reload opens by name
+    bundle: Path | str  # a URL only until `launch` has fetched it
+    bundles: Path | str  # the folder or URL of snapshots and of bundles that a reload opens
+    cache: Path  # of copies of bundles from URLs
     state: Path | str  # the folder of the label log, or a PostgreSQL URL
     settings: Settings
     access: Access
@@ -100,9 +101,10 @@ class Worker:
         config = config.with_connections(guard.most)
         telemetry.allows(config.settings.by_name())
         self._engine = engine = Engine(
-            config.bundle,
+            Path(config.bundle),
             config.state,
             bundles=config.bundles,
+            cache=config.cache,
             settings=config.settings.engine,
             telemetry=telemetry,
             open_shards=None if config.places is None else PlacesFolder(config.places).open,

@@ -86,6 +86,7 @@ def test_importing_and_serving_bring_nothing_of_torch(
     assert {"onnxruntime", "service.core.prediction.predictor"} <= set(modules.split())
     assert not FORBIDDEN & set(modules.split())
     assert not {"jwt", "cryptography"} & set(modules.split())  # only with KEYMATCH_JWKS
+    assert not {"fsspec", "s3fs", "gcsfs"} & set(modules.split())  # only with a bundle's URL
 
 
 def test_importing_a_package_does_nothing() -> None:

@@ -131,7 +131,7 @@ class ServerProcess(Server):
 
 @contextmanager
 def server_process(
-    bundle: Path,
+    bundle: Path | str,
     state: Path | str,
     log: Path,
     *options: str,

@@ -14,8 +14,9 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
-from service.command_line import open_console
+from service.command_line import DEFAULT_CACHE, CacheOption, open_console
 from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.bundle.object_store import local_bundle
 from service.core.encoding.encoder import OnnxEncoder
 from service.core.errors import InvalidInput, echoed
 from service.core.files.atomic import refuse_unwritable, write_file
@@ -145,7 +146,7 @@ NO_CLASSIFIERS = (
 def score(
     *,
     data: Path,
-    bundle: Path | None = None,
+    bundle: str | None = None,
     run: Path | None = None,
     encoder: str | None = None,
     out: Path | None = None,
@@ -157,6 +158,7 @@ def score(
     head_share: float | None = None,
     items: ItemsOption = "predicted",
     of_bundle: Annotated[OfBundle, FLAT] = OfBundle(),
+    cache: CacheOption = DEFAULT_CACHE,
 ) -> None:
     """Measure a bundle, a run's best checkpoint, or any encoder, on the test rows of a data set.
 
@@ -170,7 +172,7 @@ def score(
     data
         The data set's folder.
     bundle
-        A bundle's folder; the labels of the data set must be its own.
+        A bundle's folder or URL; the labels of the data set must be its own.
     run
         A run's folder; the results are written into it.
     encoder
@@ -186,12 +188,14 @@ def score(
     head_share
         For a run of UniDEC: the share of the dual encoder's head in the vectors, instead of the
         chosen one. 1 is this head alone, 0 the classifiers alone. Needs `--out`.
+    cache
+        Folder for copies of bundles that URLs name.
     """
     if bundle is not None:
         own: dict[str, object] = {"run": run, "encoder": encoder, "out": out, "name": name}
         own |= {"relevance": relevance, "head-share": head_share, "untrained": untrained}
         _refuse_given(own, "--bundle and --{} exclude each other")
-        _score_bundle(bundle, data, of_bundle, weighted=weighted, items=items)
+        _score_bundle(local_bundle(bundle, cache), data, of_bundle, weighted=weighted, items=items)
         return
     _refuse_given(vars(of_bundle), "--{} goes with --bundle")
     options = _Options(

@@ -37,6 +37,8 @@ of every file and the numbers in the arrays, and maps the large files. Nothing i
 
 from __future__ import annotations
 
+import os
+import weakref
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,6 +52,7 @@ from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.item_files import ItemFiles
 from service.core.bundle.label_details import LabelDetails
 from service.core.bundle.manifest import Manifest
+from service.core.bundle.object_store import hold
 from service.core.bundle.reranker_files import RerankerFiles
 from service.core.errors import BundleAltered
 from service.core.files import text_store
@@ -233,6 +236,9 @@ def open_bundle(folder: Path, *, verify: bool = True, device: ScanDevice | None 
     )
     if verify:
         _check_numbers(bundle)
+    descriptor = hold(folder)
+    if descriptor is not None:
+        weakref.finalize(bundle, os.close, descriptor)
     return bundle
 
 

@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from service.core.bundle import ranges
 from service.core.config import STRICT
 from service.core.errors import BundleAltered, BundleMissing, NotInBundle
-from service.core.files.folder_facts import FileFacts, checked, read_document
+from service.core.files.folder_facts import FileFacts, checked, parse_document, read_bytes
 from service.core.index.frozen_segment import FrozenSegment, equal_path, open_segment
 from service.core.index.libraries import IndexParameters
 from service.core.types import PredictOptions, ScoreKind, Spelling
@@ -330,10 +330,18 @@ def read(folder: Path) -> Manifest:
     path = folder / FILE_NAME
     if not path.exists():
         raise BundleMissing(f"{path} is missing: {folder} is not a bundle")
-    content = read_document(path, format_name=FORMAT, version=VERSION)
-    if content.pop("sha256", None) != digest_of(content):
-        raise BundleAltered(f"{path} differs from its own checksum")
-    return checked(_ADAPTER, content, path=path)
+    return parse(read_bytes(path), place=path)
+
+
+def parse(content: bytes, *, place: Path | str) -> Manifest:
+    """Check the content of a `manifest.json`; errors name its `place`, a path or a URL.
+
+    Raises `BundleUnsupported` (another format or version) or `BundleAltered`.
+    """
+    document = parse_document(content, place=place, format_name=FORMAT, version=VERSION)
+    if document.pop("sha256", None) != digest_of(document):
+        raise BundleAltered(f"{place} differs from its own checksum")
+    return checked(_ADAPTER, document, path=place)
 
 
 def as_document(manifest: Manifest) -> dict[str, Any]:

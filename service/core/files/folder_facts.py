@@ -78,30 +78,45 @@ def _digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 def read_document(path: Path, *, format_name: str, version: int) -> dict[str, Any]:
     """Return the JSON object at `path`; its `format` and `version` must be as given.
 
-    Raises `BundleMissing` (no such file), `BundleAltered` (not JSON, or longer than `MOST_BYTES`)
-    or `BundleUnsupported` (another format or version). Every message names the file.
+    Raises `BundleMissing` (no such file), or as `parse_document`.
     """
+    return parse_document(read_bytes(path), place=path, format_name=format_name, version=version)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the first `MOST_BYTES` + 1 bytes of the file; raises `BundleMissing`."""
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise BundleAltered(f"{path} has more than {MOST_BYTES} bytes, which is too much")
-        document: Any = orjson.loads(content)
+            return file.read(MOST_BYTES + 1)
     except OSError as error:
         raise BundleMissing(f"{path} cannot be read: {error.strerror}") from error
+
+
+def parse_document(
+    content: bytes, *, place: Path | str, format_name: str, version: int
+) -> dict[str, Any]:
+    """Return the JSON object in `content`; its `format` and `version` must be as given.
+
+    Raises `BundleAltered` (not JSON, or longer than `MOST_BYTES`) or `BundleUnsupported` (another
+    format or version). Every message names `place`, the file's path or URL.
+    """
+    if len(content) > MOST_BYTES:
+        raise BundleAltered(f"{place} has more than {MOST_BYTES} bytes, which is too much")
+    try:
+        document: Any = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise BundleAltered(f"{path} is not JSON: {error}") from error
+        raise BundleAltered(f"{place} is not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != format_name:
-        raise BundleUnsupported(f"{path} does not describe a {format_name}")
+        raise BundleUnsupported(f"{place} does not describe a {format_name}")
     if document.get("version") != version:
         raise BundleUnsupported(
-            f"{path} has format version {document.get('version')!r}, but this build of Keymatch"
+            f"{place} has format version {document.get('version')!r}, but this build of Keymatch"
             f" reads only version {version}: export it again with `keymatch export`"
         )
     return document
 
 
-def checked(adapter: TypeAdapter[Facts], document: dict[str, Any], *, path: Path) -> Facts:
+def checked(adapter: TypeAdapter[Facts], document: dict[str, Any], *, path: Path | str) -> Facts:
     """Return the document as a dataclass; raises `BundleAltered`, naming the file and the key."""
     try:
         return adapter.validate_json(orjson.dumps(document))

@@ -9,8 +9,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from service.command_line import STATE_VARIABLE, open_console
+from service.command_line import DEFAULT_CACHE, STATE_VARIABLE, CacheOption, open_console
 from service.core.bundle.bundle import open_bundle
+from service.core.bundle.object_store import local_bundle
 from service.core.changes import (
     DeleteInstance,
     DeleteItem,
@@ -32,7 +33,7 @@ from training.datasets.pair_weights import require_half_life
 
 def log(
     *,
-    bundle: Path,
+    bundle: str,
     state: Annotated[str, Parameter(env_var=STATE_VARIABLE)],
     out: Path,
     data: Path | None = None,
@@ -41,6 +42,7 @@ def log(
     test_fraction: float | None = None,
     half_life: float | None = None,
     seed: int = 0,
+    cache: CacheOption = DEFAULT_CACHE,
 ) -> None:
     """Write what a bundle and its label log hold as a data set for the next training.
 
@@ -52,7 +54,7 @@ def log(
     Parameters
     ----------
     bundle
-        The folder of the bundle that is served.
+        The folder or URL of the bundle that is served.
     state
         The folder or the PostgreSQL URL of the label log.
     out
@@ -75,6 +77,8 @@ def log(
         in the log. Default: old clicks count as much as new ones.
     seed
         Another seed gives another split, as in `data pairs`.
+    cache
+        Folder for copies of bundles that URLs name.
     """
     refuse_unusable(out)
     if test_fraction is not None and (data is not None or test_since is not None):
@@ -92,7 +96,7 @@ def log(
     recent = None if test_since is None else Moment.parse(test_since, option="--test-since")
     before = None if data is None else lf_xmc.read(data)
     with open_console(stderr=True).status("reading the bundle and its log", spinner="dots"):
-        opened = open_bundle(bundle)
+        opened = open_bundle(local_bundle(bundle, cache))
         with closing(open_log(state, create=False)) as label_log:
             history = read_history(
                 opened,
