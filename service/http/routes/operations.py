@@ -125,6 +125,10 @@ class OperationRoutes(Routes):
             if self.engine.state is State.READY:
                 detail = "writes are refused: the writer has died, or the label log was replaced"
             return problem_response(problem(503, "Not ready", detail))
+        if self.leaving():
+            return problem_response(
+                problem(503, "Not ready", "the service will stop; send no more")
+            )
         return {"status": "ready", "writes": self.engine.writes()}
 
     async def info(self, call: Call[None]) -> InfoAnswer:
