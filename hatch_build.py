@@ -38,8 +38,8 @@ class CompiledLibraries(BuildHookInterface):
         """Compile; a build without the sources, as in a layer of an image, has nothing to do."""
         if self.target_name != "wheel" or not self._sources_are_here():
             return
-        # Without `baseline`, zig compiles for the processor at hand, and an image or wheel would fail
-        # on an older one.
+        # Without `baseline`, zig compiles for the processor at hand. An image or wheel would then
+        # fail on an older one.
         zig = [sys.executable, "-m", "ziglang", "cc", "-mcpu=baseline"]
         command = self._compiler_at_hand() or zig
         for name, source in LIBRARIES.items():
