@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 import yaml
 
+from service.command_line import STATE_VARIABLE
 from service.settings import EngineSettings, Limits, ServerSettings, Settings
 from service.telemetry import REJECTIONS, Telemetry
 from tests.support.memory_budget import budget, bytes_of
@@ -22,6 +24,7 @@ DEPLOY = ROOT / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/keymatch.json").read_text())
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+REPLICAS = ["replica-1", "replica-2", "replica-3"]
 FINAL = DOCKERFILE.rsplit("FROM ", 1)[1]  # the image's last stage
 PROXY = DEPLOY / "proxy/nginx.conf"
 DIRECTIVES = re.sub(r"#.*", "", PROXY.read_text())
@@ -73,19 +76,48 @@ def test_the_dashboard_and_its_data_source_are_where_grafana_looks() -> None:
 
 def test_ports_images_and_mounts_of_the_compose_file() -> None:
     """Ports are published on loopback only, images are pinned, and mounted files exist."""
-    ports = [port for service in COMPOSE["services"].values() for port in service["ports"]]
-    assert len(ports) == 3
+    services = COMPOSE["services"].values()
+    ports = [port for service in services for port in service.get("ports", [])]
+    assert len(ports) == 4
     assert all(port.startswith("127.0.0.1:") for port in ports)
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert COMPOSE["services"]["service"]["image"] == f"keymatch:{version}"
-    for service in COMPOSE["services"].values():
+    for name in ("service", *REPLICAS):
+        assert COMPOSE["services"][name]["image"] == f"keymatch:{version}"
+    for service in services:
         _, _, tag = service["image"].rpartition(":")
-        assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag), service["image"]
+        assert re.fullmatch(r"v?\d+\.\d+(\.\d+)?", tag), service["image"]
         for mount in service["volumes"]:
-            if isinstance(mount, dict):
+            if isinstance(mount, dict) or ":" not in mount:  # or a volume of this container alone
                 continue
             source = mount.split(":")[0]
             assert (ROOT / source).exists() if source[0] == "." else source in COMPOSE["volumes"]
+
+
+def test_the_profile_of_replicas_adds_nothing_to_the_demo() -> None:
+    in_profile = {name for name, one in COMPOSE["services"].items() if "profiles" in one}
+    assert in_profile == {*REPLICAS, "postgres", "replicas"}
+    assert all(COMPOSE["services"][name]["profiles"] == ["replicas"] for name in in_profile)
+
+
+def test_nginx_leads_to_the_replicas_that_share_a_log_and_their_bundles() -> None:
+    upstream = (PROXY.parent / "replicas/upstream.conf").read_text()
+    assert re.findall(r"^server (\S+):8000;$", upstream, re.MULTILINE) == REPLICAS
+    nginx = COMPOSE["services"]["replicas"]
+    listens = (PROXY.parent / "replicas/listen.conf").read_text()
+    assert f"listen {nginx['ports'][0].rpartition(':')[2]};" in listens
+    mounts = dict(mount.split(":")[:2] for mount in nginx["volumes"])
+    included = re.findall(r"include (\S+);", DIRECTIVES)
+    assert set(mounts.values()) == {f"/etc/nginx/{name}" for name in ("nginx.conf", *included)}
+    demo = COMPOSE["services"]["service"]
+    for name in REPLICAS:
+        replica = COMPOSE["services"][name]
+        assert set(demo["command"]) - set(replica["command"]) == {"--state=/state"}
+        assert not replica["volumes"][1].startswith("bundles:")  # the demo has another log
+        url = sa.make_url(replica["environment"][STATE_VARIABLE])
+        database = COMPOSE["services"][url.host]["environment"]
+        assert (url.username, url.password) == tuple(database.values())
+        assert url.database == database["POSTGRES_USER"]  # PostgreSQL's default
+        assert replica["mem_limit"] == demo["mem_limit"]
 
 
 def test_prometheus_scrapes_the_service_of_the_compose_file() -> None:
@@ -164,7 +196,8 @@ def test_the_demo_holds_all_that_the_defaults_allow() -> None:
 )
 def test_nginx_accepts_the_example(tmp_path: Path) -> None:
     (tmp_path / "tls").mkdir()
-    shutil.copy(PROXY, tmp_path)
+    for path in PROXY.parent.glob("*.conf"):
+        shutil.copy(path, tmp_path)
     key, certificate = tmp_path / "tls/keymatch.key", tmp_path / "tls/keymatch.crt"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=keymatch",

@@ -24,7 +24,7 @@ from tests.support.commands import program
 from tests.support.serving import ServerProcess, server_process
 from tests.support.waiting import READY_WITHIN, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROXY = Path(__file__).parents[3] / "deploy/proxy"
 REPLICAS = 3
