@@ -1,7 +1,8 @@
 # An image with only the service (`keymatch[cpu,postgres,jwt,objects]`). No compiler, no torch, not root.
 # How to run it in production: deploy/README.md.
 #
-#   docker build -t keymatch .
+#   docker build -t keymatch .     # or, for two architectures: docker buildx build --platform
+#                                  # linux/amd64,linux/arm64 -t REGISTRY/keymatch:0.1.0 --push .
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8000:8000 \
 #     -v ./bundle:/bundle:ro -v keymatch-bundles:/bundles -v keymatch-state:/state \
 #     -v ./api-keys:/run/secrets/api-keys:ro -e KEYMATCH_API_KEYS=/run/secrets/api-keys keymatch

@@ -38,7 +38,10 @@ class CompiledLibraries(BuildHookInterface):
         """Compile; a build without the sources, as in a layer of an image, has nothing to do."""
         if self.target_name != "wheel" or not self._sources_are_here():
             return
-        command = self._compiler_at_hand() or [sys.executable, "-m", "ziglang", "cc"]
+        # Without `baseline`, zig compiles for the processor at hand. An image or wheel would then
+        # fail on an older one.
+        zig = [sys.executable, "-m", "ziglang", "cc", "-mcpu=baseline"]
+        command = self._compiler_at_hand() or zig
         for name, source in LIBRARIES.items():
             library = Path(self.root) / name
             unfinished = library.with_suffix(".tmp")

@@ -133,7 +133,10 @@ class ServerSettings:
     # Without action of the client: between requests, in a stream of labels, with an unread answer.
     idle_seconds: Count = 75
     access_log: bool = True  # whether to log a line per request
-    shutdown_seconds: Count = 30  # for accepted requests after SIGTERM; then they get 503
+    # After SIGTERM: requests are still accepted, and each answer ends its connection, so that load
+    # balancers and clients go elsewhere. 0: the service stops at once.
+    leave_seconds: Natural = 0
+    shutdown_seconds: Count = 30  # for accepted requests when it stops; then they get 503
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

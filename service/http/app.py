@@ -44,14 +44,16 @@ def build_app(
     access: Access,
     telemetry: Telemetry,
     failed: Callable[[], None] = lambda: None,
+    leaving: Callable[[], bool] = lambda: False,
     draining: Callable[[], bool] = lambda: False,
     connection_state: Mapping[str, Any] = MappingProxyType({}),
 ) -> FastAPI:
     """Return the application. It opens the engine in the background and already answers probes.
 
     An engine that is already open is used as it is. `failed` is called if the engine cannot be
-    opened or, with several workers, breaks later. `draining` returns whether the process was asked
-    to end; streams of labels then end. The server passes `connection_state` to each connection.
+    opened or, with several workers, breaks later. `leaving` returns whether load balancers are to
+    send no more requests, and `draining` whether the process ends; streams of labels then end. The
+    server passes `connection_state` to each connection.
     """
     side_thread = SideThread()
     held_bytes = HeldBytes(settings.limits.held_bytes, telemetry.held_bytes)
@@ -62,6 +64,7 @@ def build_app(
         telemetry=telemetry,
         metrics_scope="metrics" if settings.server.metrics_need_key else None,
         side_thread=side_thread,
+        leaving=leaving,
         draining=draining,
     )
     body_bytes = settings.limits.body_bytes

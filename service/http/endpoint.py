@@ -321,7 +321,8 @@ class Routes:
     telemetry: Telemetry
     metrics_scope: str | None  # that an API key must have for /metrics; None: no key is needed
     side_thread: SideThread
-    draining: Callable[[], bool]  # returns whether the process was asked to end
+    leaving: Callable[[], bool]  # returns whether load balancers are to send no more requests
+    draining: Callable[[], bool]  # returns whether the process ends
 
     def endpoints(self) -> list[Endpoint[Any]]:
         """Return the declared routes."""

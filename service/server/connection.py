@@ -242,6 +242,9 @@ class ServiceConnection(HttpToolsProtocol):
                     return
                 self._body_bytes = body_bytes
         super().on_headers_complete()
+        if self._guard.leaving():
+            newest = self.pipeline[0][0] if self.pipeline else self.cycle
+            newest.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """Process a piece of the body."""
@@ -404,7 +407,8 @@ class ServiceConnection(HttpToolsProtocol):
         # A client that expects 100-continue may or may not send its body after this answer, so its
         # next request's start would be unknown.
         self._keep_alive = (
-            self.parser.should_keep_alive()
+            not self._guard.leaving()
+            and self.parser.should_keep_alive()
             and self.parser.get_http_version() != "1.0"
             and not self.expect_100_continue
         )
@@ -449,12 +453,19 @@ class ConnectionGuard:
     the service is at work for all connections, a few more are accepted for probes only.
     """
 
-    def __init__(self, settings: ServerSettings, gauge: Gauge | None = None) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        gauge: Gauge | None = None,
+        *,
+        leaving: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Raise this process's limit of open files if the settings need more.
 
-        `gauge` shows the number of connections.
+        `gauge` shows the number of connections. `leaving` returns whether each connection is to end
+        with its next answer.
         """
-        self.settings, self._gauge = settings, gauge
+        self.settings, self.leaving, self._gauge = settings, leaving, gauge
         self.most = _affordable(settings)
         self._open: set[ServiceConnection] = set()
         self._timer: asyncio.TimerHandle | None = None

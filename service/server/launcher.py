@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic
+from time import monotonic, sleep
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
@@ -35,7 +35,7 @@ from service.engine.bundle_directory import BundleDirectory
 from service.engine.loaded_bundle import require_same_data
 from service.server.connection import ServiceConnection
 from service.server.memory_budget import within_budget
-from service.server.worker import MARGIN_SECONDS, ServeConfig, Worker, stop_signals
+from service.server.worker import LEAVE, MARGIN_SECONDS, ServeConfig, Worker, stop_signals
 from service.settings import ServerSettings
 from service.shards.cluster import ClusterProcess
 from service.telemetry import configure_logs, forget_ended, write_logs_at_once
@@ -43,6 +43,7 @@ from service.telemetry import configure_logs, forget_ended, write_logs_at_once
 EARLY_ENDS = 5  # the parent gives up after so many workers in a row that were never ready
 # A worker without a heartbeat for this time is killed. The first one comes after all imports.
 SILENT_SECONDS = 20
+LOOK_SECONDS = 0.1  # between two looks for a further signal
 
 # Connections that wait to be accepted. Further ones wait in their clients, at no cost here.
 BACKLOG = 256
@@ -68,7 +69,9 @@ def supervise(config: ServeConfig) -> int:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
         server, metrics = config.settings.server, Path(folder)
         uvicorn_config = _uvicorn_config(server, Worker(config, metrics=metrics))
-        supervisor = Supervisor(uvicorn_config, _listen(server), metrics=metrics)
+        supervisor = Supervisor(
+            uvicorn_config, _listen(server), metrics=metrics, leave_seconds=server.leave_seconds
+        )
         _verify(config)
         supervisor.run()
     return int(supervisor.failed)
@@ -77,14 +80,21 @@ def supervise(config: ServeConfig) -> int:
 class Supervisor(Multiprocess):
     """uvicorn's supervisor; also gives up, stops in bounded time and removes old metrics files."""
 
-    def __init__(self, config: uvicorn.Config, listening: socket.socket, *, metrics: Path) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        listening: socket.socket,
+        *,
+        metrics: Path,
+        leave_seconds: int = 0,
+    ) -> None:
         """Install the signal handlers; `run` starts the workers."""
         hangup = signal.getsignal(signal.SIGHUP)
         super().__init__(config, [listening])
         if hangup is signal.SIG_IGN:  # restore nohup's handler, which uvicorn has just replaced
             signal.signal(signal.SIGHUP, hangup)
         self.failed = False
-        self._metrics = metrics
+        self._metrics, self._leave_seconds = metrics, leave_seconds
         self._ready: set[int | None] = set()  # process ids of workers that were ready
         self._early_ends = 0  # since a worker became ready
 
@@ -115,9 +125,26 @@ class Supervisor(Multiprocess):
             self.failed = True
             self.should_exit.set()
 
+    def handle_term(self) -> None:
+        """Let the workers that are ready leave, then drain all. A further signal ends the wait."""
+        left = [worker for worker in self.processes if worker.pid in self._ready]
+        deadline = monotonic() + self._leave_seconds
+        if self._leave_seconds and left:
+            log.info("leaving", extra={"seconds": self._leave_seconds})
+            for worker in left:
+                if worker.pid and worker.process.is_alive():
+                    os.kill(worker.pid, LEAVE)
+        while (
+            monotonic() < deadline
+            and not self.signal_queue
+            and any(worker.process.is_alive() for worker in left)
+        ):
+            sleep(LOOK_SECONDS)
+        super().handle_term()
+
     def handle_hup(self) -> None:
-        """Drain as after SIGTERM. By default, uvicorn would replace all workers one by one."""
-        self.handle_term()
+        """Drain at once, as after SIGINT. By default, uvicorn would replace all workers."""
+        self.should_exit.set()
 
     def _note_ready(self) -> None:
         for worker in self.processes:

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
@@ -35,6 +36,8 @@ from service.telemetry import Telemetry, configure_logs, write_logs_at_once
 
 FAILED = 1  # exit status; uvicorn's own 3 would end all workers at once
 MARGIN_SECONDS = 5  # beyond `shutdown_seconds`, for the engine to close
+# The supervisor's signal that `leave_seconds` begin. When they are over, it sends SIGTERM.
+LEAVE = signal.SIGUSR1
 # How long a thread may keep the GIL if others wait for it. A query takes the GIL several times.
 # Next to threads that run Python code it would wait for Python's default, 5 ms, each time.
 SWITCH_SECONDS = 0.001
@@ -81,6 +84,9 @@ class Worker:
         """Return why the engine could not be opened, or None."""
         return None if self._engine is None else self._engine.failure
 
+    def _ready(self) -> bool:
+        return self._engine is not None and self._engine.ready()
+
     def __call__(self) -> FastAPI:
         """Build the application; one of several workers first opens its engine, or exits."""
         config = self._config
@@ -96,8 +102,14 @@ class Worker:
         gc.set_threshold(*COLLECTIONS)
         sys.setswitchinterval(SWITCH_SECONDS)
         share_heaps()
-        stop_requested = _note_stop_signals()
-        guard = ConnectionGuard(server, telemetry.connections)
+        leaving, stop_requested = Event(), Event()
+        if self._metrics is not None:
+            signal.signal(LEAVE, lambda *_: leaving.set())
+            seconds = 0  # the supervisor waits
+        else:
+            seconds = server.leave_seconds
+        _note_stop_signals(leaving, stop_requested, self._ready, leave_seconds=seconds)
+        guard = ConnectionGuard(server, telemetry.connections, leaving=leaving.is_set)
         config = config.with_connections(guard.most)
         telemetry.allows(config.settings.by_name())
         self._engine = engine = Engine(
@@ -119,6 +131,7 @@ class Worker:
             access=config.access,
             telemetry=telemetry,
             failed=_stop,
+            leaving=leaving.is_set,
             draining=stop_requested.is_set,
             connection_state={"guard": guard},
         )
@@ -141,25 +154,45 @@ def stop_signals() -> list[signal.Signals]:
     return [signal.SIGTERM, signal.SIGINT, *([] if ignored else [signal.SIGHUP])]
 
 
-def _note_stop_signals() -> Event:
-    """Return an event that is set when this process receives one of `stop_signals`.
+def _note_stop_signals(
+    leaving: Event, stopping: Event, ready: Callable[[], bool], *, leave_seconds: int
+) -> None:
+    """Set `stopping`, and stop the server, when this process receives one of `stop_signals`.
 
-    uvicorn's own handlers are then called, since they stop the server. uvicorn has none for SIGHUP,
-    which is treated as SIGTERM.
+    If `leave_seconds` is above 0, the first SIGTERM to a process that is ready sets `leaving`, and
+    the server stops that much later. Any further signal stops it at once.
+
+    uvicorn's own handlers stop the server. uvicorn has none for SIGHUP, which is treated as
+    SIGTERM.
     """
-    received = Event()
     handlers = {number: signal.getsignal(number) for number in stop_signals()}
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        received.set()
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
         like = signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number)
         uvicorn_handler = handlers[like]
         if callable(uvicorn_handler):
             uvicorn_handler(number, frame)
 
+    def leave() -> None:
+        if ready():
+            leaving.set()
+            log.info("leaving", extra={"seconds": leave_seconds})
+            stopping.wait(leave_seconds)
+        if not stopping.is_set():
+            stop(signal.SIGTERM, None)
+
+    # In a thread, since a handler must not log or ask the engine: it may interrupt either.
+    thread = Thread(target=leave, name="leave", daemon=True)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGTERM and leave_seconds and thread.ident is None:
+            thread.start()
+        else:
+            stop(number, frame)
+
     for number in handlers:
         signal.signal(number, handle)
-    return received
 
 
 def _end_in_time(engine: Engine, stop_requested: Event, shutdown_seconds: int) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -100,7 +101,9 @@ class ClusterProcess:
     def _run(self) -> None:
         while not self._closing.is_set():
             self._child = child = subprocess.Popen(
-                own_module("service.shards.cluster"), stdin=subprocess.PIPE
+                own_module("service.shards.cluster"),
+                stdin=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for the launcher, which still needs shards
             )
             assert child.stdin is not None
             try:
@@ -318,6 +321,7 @@ class Cluster:
 def main() -> None:
     """Look after the shards of a service until stdin, which is the job at first, ends."""
     configure_logs(access=False)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may be sent to all processes of a service
     job = orjson.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     folder, segments = PlacesFolder(Path(job["folder"])), job["settings"].pop("segments")

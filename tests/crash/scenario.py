@@ -28,7 +28,14 @@ from tests.support.serving import ServerProcess, server_process, wait_for
 from tests.support.tiny.bundles import Catalogue
 
 # Blocks are small, so segments are built and merged all the time.
-SETTINGS = "[engine]\nthreads = 2\nseal_rows = 64\nshard_timeout_ms = 30_000\n[server]\naccess_log = false\n"
+SETTINGS = """
+[engine]
+threads = 2
+seal_rows = 64
+shard_timeout_ms = 30_000
+[server]
+access_log = false
+"""
 CRASHES = int(os.environ.get("KEYMATCH_CRASHES", "20"))
 SEED = os.environ.get("KEYMATCH_CRASH_SEED", "11")
 READY_SECONDS = 30  # a test fails beyond it; the goal is 5, but machines may be busy

@@ -1,10 +1,12 @@
 """Run command lines like a user, and read the one line that a refused command prints."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
+import pytest
 from cyclopts import App
 
 from service import command_line
@@ -22,6 +24,15 @@ def run(*arguments: object, seconds: int = 120) -> subprocess.CompletedProcess[s
         timeout=seconds,
         env={**os.environ, **WIDE},
     )
+
+
+def program(name: str, *, package: str) -> str:
+    """Return the path of a program of this package; if missing, fail in CI, else skip the test."""
+    path = shutil.which(name)
+    if path is None:
+        message = f"NOT TESTED: {name} is not installed; the package {package} has it"
+        pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
+    return path
 
 
 def complaint(ended: subprocess.CompletedProcess[str]) -> str:

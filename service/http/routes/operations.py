@@ -126,6 +126,10 @@ class OperationRoutes(Routes):
             if self.engine.state is State.READY:
                 detail = "writes are refused: the writer has died, or the label log was replaced"
             return problem_response(problem(503, "Not ready", detail))
+        if self.leaving():
+            return problem_response(
+                problem(503, "Not ready", "the service will stop; send no more")
+            )
         answer: ReadyAnswer = {"status": "ready", "writes": self.engine.writes()}
         if self.engine.divided:
             described = await asyncio.to_thread(self.engine.shards)

@@ -1,4 +1,4 @@
-"""The deployment files: image, compose file, proxy, dashboard and Kubernetes manifests."""
+"""The deployment files: image, compose file, proxy and dashboard."""
 
 import json
 import re
@@ -8,33 +8,23 @@ import sys
 import tomllib
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-import kubernetes_validate
 import pytest
+import sqlalchemy as sa
 import yaml
 
-from service import settings as settings_module
-from service.core.bundle.manifest import Manifest, MemoryFacts
-from service.server.memory_budget import shares, within_budget
-from service.settings import EngineSettings, Limits, ServerSettings, Settings, load_settings
+from service.command_line import STATE_VARIABLE
+from service.settings import EngineSettings, Limits, ServerSettings, Settings
 from service.telemetry import REJECTIONS, Telemetry
+from tests.support.memory_budget import budget, bytes_of
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/keymatch.json").read_text())
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-KUBERNETES = [
-    path
-    for path in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
-    if path.name != "kustomization.yaml"
-]
-MANIFESTS = [one for path in KUBERNETES for one in yaml.safe_load_all(path.read_text())]
-DEPLOYMENT = next(manifest for manifest in MANIFESTS if manifest["kind"] == "Deployment")
-POD = DEPLOYMENT["spec"]["template"]["spec"]
-[CONTAINER] = POD["containers"]
+REPLICAS = ["replica-1", "replica-2", "replica-3"]
 FINAL = DOCKERFILE.rsplit("FROM ", 1)[1]  # the image's last stage
 PROXY = DEPLOY / "proxy/nginx.conf"
 DIRECTIVES = re.sub(r"#.*", "", PROXY.read_text())
@@ -86,19 +76,48 @@ def test_the_dashboard_and_its_data_source_are_where_grafana_looks() -> None:
 
 def test_ports_images_and_mounts_of_the_compose_file() -> None:
     """Ports are published on loopback only, images are pinned, and mounted files exist."""
-    ports = [port for service in COMPOSE["services"].values() for port in service["ports"]]
-    assert len(ports) == 3
+    services = COMPOSE["services"].values()
+    ports = [port for service in services for port in service.get("ports", [])]
+    assert len(ports) == 4
     assert all(port.startswith("127.0.0.1:") for port in ports)
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert COMPOSE["services"]["service"]["image"] == f"keymatch:{version}"
-    for service in COMPOSE["services"].values():
+    for name in ("service", *REPLICAS):
+        assert COMPOSE["services"][name]["image"] == f"keymatch:{version}"
+    for service in services:
         _, _, tag = service["image"].rpartition(":")
-        assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag), service["image"]
+        assert re.fullmatch(r"v?\d+\.\d+(\.\d+)?", tag), service["image"]
         for mount in service["volumes"]:
-            if isinstance(mount, dict):
+            if isinstance(mount, dict) or ":" not in mount:  # or a volume of this container alone
                 continue
             source = mount.split(":")[0]
             assert (ROOT / source).exists() if source[0] == "." else source in COMPOSE["volumes"]
+
+
+def test_the_profile_of_replicas_adds_nothing_to_the_demo() -> None:
+    in_profile = {name for name, one in COMPOSE["services"].items() if "profiles" in one}
+    assert in_profile == {*REPLICAS, "postgres", "replicas"}
+    assert all(COMPOSE["services"][name]["profiles"] == ["replicas"] for name in in_profile)
+
+
+def test_nginx_leads_to_the_replicas_that_share_a_log_and_their_bundles() -> None:
+    upstream = (PROXY.parent / "replicas/upstream.conf").read_text()
+    assert re.findall(r"^server (\S+):8000;$", upstream, re.MULTILINE) == REPLICAS
+    nginx = COMPOSE["services"]["replicas"]
+    listens = (PROXY.parent / "replicas/listen.conf").read_text()
+    assert f"listen {nginx['ports'][0].rpartition(':')[2]};" in listens
+    mounts = dict(mount.split(":")[:2] for mount in nginx["volumes"])
+    included = re.findall(r"include (\S+);", DIRECTIVES)
+    assert set(mounts.values()) == {f"/etc/nginx/{name}" for name in ("nginx.conf", *included)}
+    demo = COMPOSE["services"]["service"]
+    for name in REPLICAS:
+        replica = COMPOSE["services"][name]
+        assert set(demo["command"]) - set(replica["command"]) == {"--state=/state"}
+        assert not replica["volumes"][1].startswith("bundles:")  # the demo has another log
+        url = sa.make_url(replica["environment"][STATE_VARIABLE])
+        database = COMPOSE["services"][url.host]["environment"]
+        assert (url.username, url.password) == tuple(database.values())
+        assert url.database == database["POSTGRES_USER"]  # PostgreSQL's default
+        assert replica["mem_limit"] == demo["mem_limit"]
 
 
 def test_prometheus_scrapes_the_service_of_the_compose_file() -> None:
@@ -117,16 +136,14 @@ def instruction(name: str) -> Any:
 
 
 def test_snapshots_have_a_folder_that_the_service_may_write_to() -> None:
-    """Compose, Kubernetes and the image name the same folder, and the image's user owns it."""
+    """Compose and the image name the same folder, and the image's user owns it."""
     service = COMPOSE["services"]["service"]
     assert "bundles:/bundles" in service["volumes"]
     assert "bundles" in COMPOSE["volumes"]
-    [mount] = [one for one in CONTAINER["volumeMounts"] if one["mountPath"] == "/bundles"]
-    assert not mount.get("readOnly")
     assert "/bundles" in instruction("VOLUME")
     assert re.search(r"install -d -o (\d+) -g \1 /bundles /state", FINAL)
     image = [f"{a}={b}" for a, b in pairwise(instruction("CMD"))]
-    for arguments in (service["command"], CONTAINER["args"], image):
+    for arguments in (service["command"], image):
         assert {"--bundle=/bundle", "--bundles=/bundles"} <= set(arguments)
 
 
@@ -158,84 +175,7 @@ def test_the_image_has_a_numeric_user_api_keys_and_a_health_check_in_python() ->
     assert "/health/ready" in program
 
 
-# Kubernetes -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda manifest: manifest["kind"])
-def test_manifests_are_valid(manifest: dict[str, Any]) -> None:
-    kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
-
-
-def test_the_kustomization_lists_every_manifest() -> None:
-    listed = document("kubernetes/kustomization.yaml")["resources"]
-    assert sorted(listed) == [path.name for path in KUBERNETES]
-
-
-def test_there_is_one_pod_without_privileges() -> None:
-    assert DEPLOYMENT["spec"]["replicas"] == 1
-    assert DEPLOYMENT["spec"]["strategy"]["type"] == "Recreate"
-    user = re.search(r"^USER (\d+):", FINAL, re.MULTILINE)
-    assert user is not None
-    assert POD["securityContext"]["runAsNonRoot"]
-    assert POD["securityContext"]["runAsUser"] == int(user[1])
-    assert CONTAINER["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-
-
-def manifest(kind: str) -> Any:
-    [found] = [one for one in MANIFESTS if one["kind"] == kind]
-    return found
-
-
-def test_every_volume_mount_claim_and_selector_has_its_counterpart() -> None:
-    volumes = {volume["name"] for volume in POD["volumes"]}
-    assert {mount["name"] for mount in CONTAINER["volumeMounts"]} == volumes
-    kind = "PersistentVolumeClaim"
-    claims = {one["metadata"]["name"] for one in MANIFESTS if one["kind"] == kind}
-    claimed = [volume.get("persistentVolumeClaim") for volume in POD["volumes"]]
-    assert {claim["claimName"] for claim in claimed if claim} == claims
-    labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
-    assert manifest("Service")["spec"]["selector"].items() <= labels.items()
-
-
-@pytest.fixture
-def pod_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """The settings of the pod, loaded on as many cores as it may use."""
-    path = tmp_path / "keymatch.toml"
-    path.write_text(manifest("ConfigMap")["data"]["keymatch.toml"])
-    cores = int(CONTAINER["resources"]["limits"]["cpu"])
-    monkeypatch.setattr(settings_module, "available_cores", lambda: cores)
-    settings = load_settings(path, {})
-    assert (settings.server.workers, settings.engine.threads) == (cores, 1)
-    return settings
-
-
-def test_the_pod_has_the_port_and_the_time_to_end_of_its_settings(pod_settings: Settings) -> None:
-    assert pod_settings.server.port == CONTAINER["ports"][0]["containerPort"]
-    assert POD["terminationGracePeriodSeconds"] > pod_settings.server.shutdown_seconds
-
-
-def test_the_probes_call_routes_that_exist() -> None:
-    routes = "".join(path.read_text() for path in (ROOT / "service/http/routes").glob("*.py"))
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert f'"GET {CONTAINER[probe]["httpGet"]["path"]}"' in routes
-
-
-# Memory: the limits cover all that the service may use ----------------------------------------
-
-
-def test_the_pod_holds_all_that_its_settings_allow(pod_settings: Settings) -> None:
-    limit = bytes_of(CONTAINER["resources"]["limits"]["memory"])
-    folders = [volume.get("emptyDir", {}) for volume in POD["volumes"]]
-    [tmp] = [bytes_of(one["sizeLimit"]) for one in folders if one.get("medium") == "Memory"]
-    assert pod_settings.server.memory_bytes == limit - tmp
-    decided, used = budget(pod_settings)
-    assert used + tmp <= limit
-    assert decided.engine.live_bytes is not None
-    assert decided.engine.live_bytes > 10**9
+# Memory: the limit covers all that the service may use ----------------------------------------
 
 
 def test_the_demo_holds_all_that_the_defaults_allow() -> None:
@@ -247,22 +187,6 @@ def test_the_demo_holds_all_that_the_defaults_allow() -> None:
     assert used + tmp <= limit
 
 
-def bytes_of(quantity: str) -> int:
-    """Convert a Kubernetes quantity, such as 2Gi, to bytes."""
-    return int(quantity[:-2]) * {"Mi": 1024**2, "Gi": 1024**3}[quantity[-2:]]
-
-
-def budget(settings: Settings) -> tuple[Settings, int]:
-    """Return the demo bundle's settings with a live-memory limit, and the bytes of all parts."""
-    sizes = {"encoder.onnx": 23_000_000, "keys and segments": 245_000_000}
-    files = {name: SimpleNamespace(bytes=size) for name, size in sizes.items()}
-    memory = MemoryFacts(instances=24_237, labels=102_428, votes=2_020_781, version=0)
-    encoder = SimpleNamespace(dimension=384)
-    bundle = cast(Manifest, SimpleNamespace(files=files, encoder=encoder, memory=memory))
-    decided = within_budget(settings, bundle)
-    return decided, sum(share.size for share in shares(decided, bundle))
-
-
 # Proxy ----------------------------------------------------------------------------------------
 
 
@@ -272,7 +196,8 @@ def budget(settings: Settings) -> tuple[Settings, int]:
 )
 def test_nginx_accepts_the_example(tmp_path: Path) -> None:
     (tmp_path / "tls").mkdir()
-    shutil.copy(PROXY, tmp_path)
+    for path in PROXY.parent.glob("*.conf"):
+        shutil.copy(path, tmp_path)
     key, certificate = tmp_path / "tls/keymatch.key", tmp_path / "tls/keymatch.crt"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=keymatch",

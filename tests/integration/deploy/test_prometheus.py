@@ -1,7 +1,6 @@
 """Prometheus: promtool checks the rules, and a real Prometheus scrapes a real server."""
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from loadtests.clients.connection import (
     require,
 )
 from service.child_server import HOST, Server, free_port, running_server
+from tests.support.commands import program
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
@@ -41,14 +41,7 @@ PANEL_TRIES = 600  # a minute
 
 
 def tool(name: str) -> str:
-    """The path of a program in Debian's package prometheus; if missing, fail in CI, else skip."""
-    path = shutil.which(name)
-    if path is None:
-        message = f"{name} is not installed: apt-get install prometheus"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
-    return path
+    return program(name, package="prometheus")
 
 
 def promtool(*arguments: str | Path) -> None:
@@ -137,6 +130,22 @@ def test_prometheus_counts_what_the_server_answered(server: Server, prometheus: 
     wait_for(lambda: prometheus.value("keymatch_memory_version") == 1)
     assert prometheus.value("keymatch_log_lag_events") == 0
     assert prometheus.value("keymatch_build_info") == 1
+
+
+def test_the_autoscalers_metric_is_how_long_queries_wait(
+    server: Server, prometheus: Prometheus
+) -> None:
+    """Evaluate the adapter's query, with the labels of this scrape as those of a pod."""
+    [rule] = yaml.safe_load((FILES / "adapter.yml").read_text())["rules"]
+    expression = (
+        rule["metricsQuery"]
+        .replace("<<.LabelMatchers>>", f'instance="{HOST}:{server.port}"')
+        .replace("<<.GroupBy>>", "instance")
+    )
+    assert "<<" not in expression
+    assert prometheus.samples(rule["seriesQuery"].partition(",")[0] + "}")
+    one_by_one(server.port, map(predict, ("boots", "tent", "lamp")))
+    wait_for(lambda: 0 < prometheus.value(expression) < 60_000)
 
 
 def test_every_panel_has_data_under_traffic(server: Server, prometheus: Prometheus) -> None:

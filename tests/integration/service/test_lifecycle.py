@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
 import httpx
 import pytest
@@ -216,6 +217,54 @@ def ask_with_long_log_lines(port: int) -> None:
             received = b""
             while received.count(b'{"status":"live"}') < PIPELINED:
                 received += connection.recv(65_536)
+
+
+# Leaving a load balancer ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", BOTH)
+def test_a_leaving_service_answers_and_ends_each_connection_with_its_answer(
+    start: Callable[..., ServerProcess], tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    config = tmp_path / "keymatch.toml"
+    config.write_text("[server]\nleave_seconds = 600\nidle_seconds = 600\n")
+    server = start("--config", str(config), *options)
+    # Connections that a client keeps, over as many workers as there are.
+    kept = [httpx.Client(base_url=server.url, timeout=60) for _ in range(8)]
+    with ExitStack() as clients:
+        for client in map(clients.enter_context, kept):
+            answer = client.post("/predict", json=TENT)
+            assert "connection" not in answer.headers
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: asked_once(server, "GET", "/health/ready").status_code == 503)
+        for client in kept:
+            assert_closing(client.post("/predict", json=TENT))
+        label = {"labels": [{"text": "late"}]}
+        assert_closing(asked_once(server, "POST", "/labels", json=label))
+        assert_problem(asked_once(server, "GET", "/health/ready"), 503)
+        assert asked_once(server, "GET", "/health/live").status_code == 200
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGINT)  # as a second signal it ends the wait
+        assert server.process.wait(READY_WITHIN) == 0
+    assert not server.logged("defect")
+
+
+def asked_once(server: ServerProcess, method: str, path: str, **how: Any) -> httpx.Response:
+    """Return the answer on a new connection."""
+    return httpx.request(method, f"{server.url}{path}", timeout=60, **how)
+
+
+def assert_closing(answer: httpx.Response) -> None:
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["connection"] == "close"
+
+
+def test_a_service_that_is_not_ready_does_not_stay_to_leave(
+    start: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    config = tmp_path / "keymatch.toml"
+    config.write_text("[server]\nleave_seconds = 600\n")
+    assert start("--config", str(config), *TWO, wait=False).stop() == 0
 
 
 # Under load -----------------------------------------------------------------------------------
