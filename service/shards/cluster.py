@@ -321,7 +321,8 @@ class Cluster:
 def main() -> None:
     """Look after the shards of a service until stdin, which is the job at first, ends."""
     configure_logs(access=False)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may be sent to all processes of a service
+    # It may be sent to all processes of a service. Ray's processes must not inherit this.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     job = orjson.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     folder, segments = PlacesFolder(Path(job["folder"])), job["settings"].pop("segments")
