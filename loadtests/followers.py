@@ -36,7 +36,6 @@ from service.core.types import NewLabel
 from training.commands.options import MANY
 
 ARRANGEMENTS = ("one machine", "a machine each")
-CONNECTIONS = 2  # of each follower, at most
 DIMENSION = 384  # of the events' vectors
 CAUGHT_UP_SECONDS = 120.0
 
@@ -59,8 +58,8 @@ def followers(
     Parameters
     ----------
     state
-        URL of a PostgreSQL database in which schemas can be created. Each follower needs two
-        connections. CPU time is measured if the server runs on this machine.
+        URL of a PostgreSQL database in which schemas can be created. A follower needs one
+        connection, or two if it listens. CPU time is measured if the server runs on this machine.
     out
         Folder for followers.json and followers.md.
     followers
@@ -134,17 +133,8 @@ def _measure(state: str, count: int, arrangement: str, load: Load) -> Figures:
         try:
             for pipe in pipes:
                 pipe.recv()  # the follower is ready
-            server, fast, cpu = _closed_loop(log, pipes, load)
-            begun = _open_loop(log, load)
-            delays = None
-            if count and not load.idle:
-                delays = np.array(
-                    [
-                        1000 * (times[sequence] - start)
-                        for times in _times_of(pipes, log.last_sequence())
-                        for sequence, start in begun.items()
-                    ]
-                )
+            server, fast, cpu = _closed_loop(log, pipes, load, postmaster=_postmaster(state))
+            delays = _open_loop(log, pipes, load)
         finally:
             for pipe in pipes:
                 pipe.close()  # ends the follower
@@ -154,16 +144,15 @@ def _measure(state: str, count: int, arrangement: str, load: Load) -> Figures:
         commits_per_second=fast / load.seconds,
         server_cpu=None if server is None else 1000 * server / fast,
         followers_cpu=1000 * cpu / fast,
-        delay=float(np.median(delays)) if delays is not None else None,
-        delay_p99=float(np.percentile(delays, 99)) if delays is not None else None,
+        delay=float(np.median(delays)) if delays else None,
+        delay_p99=float(np.percentile(delays, 99)) if delays else None,
     )
 
 
 def _closed_loop(
-    log: LabelLog, pipes: Sequence[Connection], load: Load
+    log: LabelLog, pipes: Sequence[Connection], load: Load, *, postmaster: int | None
 ) -> tuple[float | None, int, float]:
     """Append without a pause; return the server's CPU seconds, commits, the followers' seconds."""
-    postmaster = _postmaster(log)
     _append(log)
     before = sum(_asked(pipes, "cpu"))
     server = 0.0 if postmaster is None else cpu_seconds(postmaster)
@@ -177,14 +166,23 @@ def _closed_loop(
     return used, commits, sum(_asked(pipes, "cpu")) - before
 
 
-def _open_loop(log: LabelLog, load: Load) -> dict[int, float]:
-    """Append at regular times; return when the commit of each event began."""
+def _open_loop(log: LabelLog, pipes: Sequence[Connection], load: Load) -> list[float]:
+    """Append at regular times; return each follower's delay of each event, in milliseconds.
+
+    A delay begins with the commit, and ends when the follower has read the event.
+    """
+    if load.idle:
+        return []
     begun, start = {}, monotonic()
     for number in range(round(load.seconds * load.rate)):
         sleep(max(0.0, start + number / load.rate - monotonic()))
         sequence, begin = _append(log)
         begun[sequence] = begin
-    return begun
+    return [
+        1000 * (times[sequence] - begin)
+        for times in _times_of(pipes, log.last_sequence())
+        for sequence, begin in begun.items()
+    ]
 
 
 def _append(log: LabelLog) -> tuple[int, float]:
@@ -244,9 +242,9 @@ def _follow(state: str, machine: str, idle: bool, pipe: Connection) -> None:
             pipe.send(dict(times) if last >= question else None)
 
 
-def _postmaster(log: LabelLog) -> int | None:
+def _postmaster(state: str) -> int | None:
     """Return the process id of the server, None if it is on another machine."""
-    with log._database.engine.connect() as connection:
+    with _engine(state).connect() as connection:
         backend = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
         try:
             stat = Path(f"/proc/{backend}/stat").read_text()
@@ -255,15 +253,19 @@ def _postmaster(log: LabelLog) -> int | None:
         return int(stat.rpartition(")")[2].split()[1]) if "postgres" in stat else None
 
 
+def _engine(state: str) -> sa.Engine:
+    url = sa.make_url(state).set(drivername="postgresql+psycopg")
+    return sa.create_engine(url, poolclass=sa.NullPool)
+
+
 @contextmanager
 def _schema(state: str) -> Iterator[str]:
     """Yield the URL of a schema that is dropped afterwards."""
-    name, url = f"keymatch_followers_{uuid.uuid4().hex}", sa.make_url(state)
-    engine = sa.create_engine(url.set(drivername="postgresql+psycopg"), poolclass=sa.NullPool)
+    name, engine = f"keymatch_followers_{uuid.uuid4().hex}", _engine(state)
     with engine.begin() as connection:
         connection.exec_driver_sql(f"CREATE SCHEMA {name}")
     try:
-        own = url.update_query_dict({"options": f"-csearch_path={name}"})
+        own = sa.make_url(state).update_query_dict({"options": f"-csearch_path={name}"})
         yield own.render_as_string(hide_password=False)
     finally:
         with engine.begin() as connection:
