@@ -2,11 +2,12 @@
 
 `python -m tests.support.label_logs STATE NAME COUNT` appends from another process. It opens the
 log, prints "ready", waits for a line of input, and appends NAME-0, NAME-1, ..., one per
-transaction.
+transaction. Without NAME and COUNT it watches the log, prints "ready", and waits for a line.
 """
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from service.core.changes import PutLabel
 from service.core.label_log import LabelLog, open_log
 from service.core.label_log.rows import EventReader
 from service.core.types import Event, Halves
-from tests.support.waiting import wait_for
+from tests.support.waiting import READY_WITHIN, wait_for
 
 PAGE = 4096
 
@@ -107,11 +108,13 @@ class Follower:
 
     def __init__(self, log: LabelLog) -> None:
         self.log, self.last = log, 0
+        self.signals: list[int | None] = []
         log.watch(self)
 
-    def __call__(self) -> None:
+    def __call__(self, newest: int | None) -> None:
         for read in self.log.read(after=self.last):
             self.last = read.sequence
+        self.signals.append(newest)
 
     def reaches(self, sequence: int) -> bool:
         """Wait until the event was read; return False if the follower has already read further."""
@@ -119,8 +122,12 @@ class Follower:
         return self.last == sequence
 
 
-def main(state: str, name: str, count: str) -> None:
+def main(state: str, name: str = "", count: str = "0") -> None:
     with closing(open_log(state)) as log:
+        if not name:
+            watched = threading.Event()
+            log.watch(lambda newest: watched.set())
+            assert watched.wait(READY_WITHIN)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         sys.stdin.readline()

@@ -4,11 +4,16 @@ Equal queries become one instance, equal keywords one label, and the weights of 
 added. Texts are equal if their identities are (`service.core.text_identity`): case, spaces and
 Unicode form do not matter. The spelling of a text's first row is kept, with single spaces.
 
-Shapes: R rows of the table, Q queries, L labels, M metadata items.
+A table may have more rows than fit into memory: rows are read one by one, and after each block the
+weights of equal pairs are added. So memory grows with the data set, and not with the table. Only a
+half-life needs 24 bytes for each row, because weights decay from the newest row on.
+
+Shapes: R rows of a block, Q queries, L labels, M metadata items.
 """
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +33,8 @@ from training.datasets.propensity import label_frequency
 from training.datasets.tables.catalogue import NO_CATALOGUE, Catalogue
 from training.datasets.tables.rows import Columns, Row, read_rows
 from training.datasets.train_test_split import split_by_hash, split_by_time
+
+BLOCK_ROWS = 2**20  # at least; larger once there are more pairs than that
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +82,16 @@ class CollectedPairs:
     """
 
     def __init__(
-        self, path: Path, *, keep_case: bool = False, catalogue: Catalogue = NO_CATALOGUE
+        self,
+        path: Path,
+        *,
+        keep_case: bool = False,
+        half_life: float | None = None,
+        catalogue: Catalogue = NO_CATALOGUE,
     ) -> None:
         self.path, self._keep_case, self._catalogue = path, keep_case, catalogue
+        self._half_life = half_life
+        self._count = self._in_block = 0  # rows
         self.query_texts: list[str] = []
         self.labels = {uid: column for column, uid in enumerate(catalogue.labels.uids)}
         self.label_texts = list(catalogue.labels.texts)
@@ -89,11 +103,16 @@ class CollectedPairs:
         self.items: dict[str, int] = {}  # metadata item -> column
         # Links to items, as pairs in a flat array: row, item, row, item, ...
         self._query_items, self._label_items = array("i"), array("i")
+        self._items_of_queries = self._items_of_labels = csr_matrix((0, 0), dtype=np.bool_)
         self._rows, self._columns = array("i"), array("i")  # [R]
         self._weights, self._times = array("d"), array("d")  # [R]
+        self._sums = csr_matrix((0, 0), dtype=np.float64)  # of the blocks before, [Q, L]
+        self._newest = np.empty(0)  # times of these blocks' queries, [Q]
+        self._period = math.inf, -math.inf  # of these blocks' rows
+        self._unknown_rows = 0  # rows whose label the catalogue does not have
 
-    def append(self, row: Row, on_bad: OnBadRow) -> None:
-        """Add a row; `on_bad` is called instead if it is not clear which label it names.
+    def append(self, row: Row, on_bad: OnBadRow, *, part: Path) -> None:
+        """Add a row of `part`; `on_bad` is called instead if it is not clear which label it names.
 
         Such a label's id had another text before, in the table itself, or its text has several ids
         in the catalogue.
@@ -101,7 +120,7 @@ class CollectedPairs:
         try:
             label = self._column(row)
         except ValueError as error:
-            on_bad(InvalidData(self.path, str(error), line=row.line, field="label id"))
+            on_bad(InvalidData(part, str(error), line=row.line, field="label id"))
             return
         query = self._row_of_query.setdefault(self._query_key(row.query), len(self.query_texts))
         if query == len(self.query_texts):
@@ -115,6 +134,22 @@ class CollectedPairs:
         self._columns.append(label)
         self._weights.append(row.weight)
         self._times.append(row.time)
+        self._count += 1
+        self._unknown_rows += label >= len(self._catalogue.labels)
+        self._in_block += 1
+        if self._in_block >= max(BLOCK_ROWS, self._sums.nnz // 2):
+            self._end_block()
+
+    def _end_block(self) -> None:
+        """Add the block's rows to the sums, and forget them; with a half-life, keep the rows."""
+        self._items_of_queries = self.items_of_queries()
+        self._items_of_labels = self.items_of_labels()
+        del self._query_items[:], self._label_items[:]
+        self._in_block = 0
+        if self._half_life is None:
+            self._newest, self._period = self.newest_of_queries(), self.period()
+            self._sums = self.summed()
+            del self._rows[:], self._columns[:], self._weights[:], self._times[:]
 
     def _column(self, row: Row) -> int:
         """Return the column of a row's label; raises `ValueError` with what is not clear."""
@@ -136,17 +171,16 @@ class CollectedPairs:
         return label
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._count
 
     def catalogue_facts(self) -> CatalogueFacts:
         """Count labels and rows by whether catalogue and table have them."""
-        columns = np.array(self._columns, np.int64)
         of_catalogue = len(self._catalogue.labels)
-        named = np.unique(columns)
+        named = np.unique(np.concatenate((self._sums.indices, np.array(self._columns, np.int32))))
         return CatalogueFacts(
             labels=of_catalogue,
             unnamed=of_catalogue - int((named < of_catalogue).sum()),
-            unknown_rows=int((columns >= of_catalogue).sum()),
+            unknown_rows=self._unknown_rows,
             unknown_labels=int((named >= of_catalogue).sum()),
             retitled=self.retitled,
         )
@@ -176,25 +210,30 @@ class CollectedPairs:
         """The number of spellings of queries and of labels that are not the first one."""
         return len(self._other_queries), len(self._other_labels)
 
-    def summed(self, half_life: float | None) -> csr_matrix:
+    def summed(self) -> csr_matrix:
         """Return the summed weight of each pair, [Q, L] float64."""
         weights: Doubles = np.array(self._weights, np.float64)
-        if half_life is not None:
-            weights = decayed(weights, np.array(self._times, np.float64), half_life=half_life)
+        if self._half_life is not None:
+            times = np.array(self._times, np.float64)
+            weights = decayed(weights, times, half_life=self._half_life)
         positions = (np.array(self._rows, np.int32), np.array(self._columns, np.int32))
         matrix = csr_matrix((weights, positions), shape=self.shape)
         matrix.sum_duplicates()
-        return matrix
+        return _added(self._sums, matrix)
 
     def newest_of_queries(self) -> Doubles:
         """Return the time of each query's newest row, [Q]."""
         newest = np.full(len(self.query_texts), -np.inf)
+        newest[: len(self._newest)] = self._newest
         np.maximum.at(newest, np.array(self._rows, np.int32), np.array(self._times, np.float64))
         return newest
 
     def period(self) -> tuple[float, float]:
         """Return the times of the oldest and the newest row."""
-        return min(self._times), max(self._times)
+        oldest, newest = self._period
+        return min(oldest, min(self._times, default=oldest)), max(
+            newest, max(self._times, default=newest)
+        )
 
     def same_text(self) -> csr_matrix:
         """Mark the pairs [Q, L] whose query and label have the same text."""
@@ -205,22 +244,35 @@ class CollectedPairs:
 
     def items_of_queries(self) -> csr_matrix:
         """Return the items of each query, [Q, M] float32; every entry is 1."""
-        return self._linked(self._query_items, rows=len(self.query_texts))
+        shape = len(self.query_texts), len(self.items)
+        return _linked(self._items_of_queries, self._query_items, shape)
 
     def items_of_labels(self) -> csr_matrix:
         """Return the items of each label, [L, M] float32; every entry is 1."""
-        return self._linked(self._label_items, rows=len(self.labels))
+        shape = len(self.labels), len(self.items)
+        return _linked(self._items_of_labels, self._label_items, shape)
 
     def _link(self, links: array[int], row: int, items: Sequence[str]) -> None:
         for item in items:
             links.extend((row, self.items.setdefault(item, len(self.items))))
 
-    def _linked(self, links: array[int], *, rows: int) -> csr_matrix:
-        pairs = zip(links[::2], links[1::2], strict=True)
-        return pairs_matrix(pairs, shape=(rows, len(self.items))).astype(np.float32)
-
     def _query_key(self, text: str) -> str:
         return text if self._keep_case else identity(text)
+
+
+def _added(before: csr_matrix, block: csr_matrix) -> csr_matrix:
+    """Return the sum of two matrices, of which `before` may have fewer rows and columns."""
+    if not before.nnz:
+        return block
+    before = before.copy()
+    before.resize(block.shape)
+    return csr_matrix(before + block)
+
+
+def _linked(before: csr_matrix, links: array[int], shape: tuple[int, int]) -> csr_matrix:
+    """Return the links of earlier blocks and of a flat array, float32; every entry is 1."""
+    block = pairs_matrix(zip(links[::2], links[1::2], strict=True), shape=shape)
+    return _added(before.astype(np.bool_), block).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,12 +314,16 @@ def from_table(
     columns: Columns,
     options: PairOptions = PairOptions(),
     *,
+    parts: Sequence[Path] = (),
     name: str | None = None,
     delimiter: str | None = None,
     on_bad: OnBadRow = stop,
     catalogue: Catalogue = NO_CATALOGUE,
 ) -> TableData:
     """Read a csv, tsv, jsonl (each also .gz) or parquet file.
+
+    If there are `parts`, these files are read one after the other as one table, and `path` only
+    names the table.
 
     All rows of a query go to the same split, chosen by time if there is a column of times.
     Otherwise a hash of the text's identity decides, so rows added later move no other query.
@@ -296,16 +352,22 @@ def from_table(
         message = "--label-id needs --catalogue-id: both tables must have the same ids"
         raise InvalidInput(message, field="catalogue_id")
     bad = CountedBadRows(on_bad)
-    pairs = CollectedPairs(Path(path), keep_case=options.keep_case, catalogue=catalogue)
-    for row in read_rows(
-        pairs.path, columns, delimiter=delimiter, on_bad=bad, labels_are_ids=catalogue.has_ids
-    ):
-        pairs.append(row, bad)
+    pairs = CollectedPairs(
+        Path(path),
+        keep_case=options.keep_case,
+        half_life=options.half_life,
+        catalogue=catalogue,
+    )
+    for part in parts or [pairs.path]:
+        for row in read_rows(
+            part, columns, delimiter=delimiter, on_bad=bad, labels_are_ids=catalogue.has_ids
+        ):
+            pairs.append(row, bad, part=part)
     if not len(pairs):
         all_bad = f"all {bad.count:,} rows are bad; the first: {bad.first}" if bad.count else ""
         raise InvalidData(pairs.path, all_bad or "holds no rows")
     test = _test_rows(pairs, options, by_time=columns.time is not None)
-    weights = pairs.summed(options.half_life)
+    weights = pairs.summed()
     same = pairs.same_text()
     filtered = csr_matrix(same.shape, dtype=bool) if options.keep_exact else same
     _refuse_unusable(pairs.path, weights, filtered)

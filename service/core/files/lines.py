@@ -60,22 +60,25 @@ class Rejects:
     def __init__(self) -> None:
         """Start without rejected rows."""
         self.rows: list[RejectedRow] = []
+        self.files: list[Path] = []  # of each row
 
     def __call__(self, error: InvalidData) -> None:
         """Keep what the error says."""
         # The exception itself is not kept: its traceback would keep frames alive.
         self.rows.append(RejectedRow(error.line or 0, error.field, error.reason))
+        self.files.append(error.path)
 
     def __len__(self) -> int:
         """Return how many rows were rejected."""
         return len(self.rows)
 
-    def as_csv(self) -> bytes:
-        """Return a table with a header line and one row for each bad row."""
+    def as_csv(self, *, files: bool = False) -> bytes:
+        """Return a table with a header line and one row for each bad row; `files` adds its file."""
         content = io.StringIO()
         writer = csv.writer(content, lineterminator="\n")
-        writer.writerow(RejectedRow._fields)
-        writer.writerows(self.rows)
+        writer.writerow((*(["file"] if files else []), *RejectedRow._fields))
+        for file, row in zip(self.files, self.rows, strict=True):
+            writer.writerow((*([file] if files else []), *row))
         return content.getvalue().encode()
 
 

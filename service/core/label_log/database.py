@@ -22,18 +22,22 @@ class Database:
 
     place: str  # names the log in messages, without a password
     engine: sa.Engine
+    reading: sa.Engine  # the same, for connections that only read
     note: NewestNote | None = None  # only if files can be replaced while no process has them open
 
     def exclusive(self) -> AbstractContextManager[sa.Connection]:
         """Open a transaction; until it ends, no other process can be in an exclusive one."""
         raise NotImplementedError
 
-    def signals(self, stop: threading.Event) -> Generator[None, None, None]:
-        """Yield at once, then whenever a process may have appended; raises `LogError`."""
+    def signals(self, stop: threading.Event) -> Generator[int | None, None, None]:
+        """Yield at once, then whenever a process may have appended; raises `LogError`.
+
+        What is yielded is the newest event's number, or None if it is not known.
+        """
         raise NotImplementedError
 
-    def notify(self, connection: sa.Connection) -> None:
-        """Wake the watching processes once the transaction of `connection` is committed."""
+    def notify(self, connection: sa.Connection, newest: int) -> None:
+        """Signal event `newest` to watching processes once the transaction is committed."""
 
     def shrink(self) -> None:
         """Return free space within the database to the disk."""
@@ -46,7 +50,7 @@ class Database:
 
     def require_written(self, newest: Link) -> None:
         """Raise `LogReplaced` unless another connection reads `newest`, the event just written."""
-        with self.engine.connect() as reader:
+        with self.reading.connect() as reader:
             require_link(reader, newest, knows="this process has just written", place=self.place)
 
     def touched(self, known: Link | None) -> bool:

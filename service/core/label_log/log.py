@@ -101,7 +101,7 @@ class Appending(EventReader):
                 chain = rows[-1]["chain"]
             with self._connection("written") as connection:
                 connection.execute(events.insert(), rows)
-                self._database.notify(connection)
+                self._database.notify(connection, numbered[-1].sequence)
             self.newest_link = Link(sequence=numbered[-1].sequence, chain=chain)
         return numbered
 
@@ -242,9 +242,10 @@ class LabelLog(EventReader):
             self._database.shrink()
             self._database.require_known(self.known)  # checks the rewritten file
 
-    def watch(self, appended: Callable[[], None]) -> None:
+    def watch(self, appended: Callable[[int | None], None]) -> None:
         """Call `appended` from one daemon thread whenever a process may have appended.
 
+        Its argument is the newest event's number, or None if it is not known without a query.
         It is called at start, after every append (including this process's own), and occasionally
         without one. While the database cannot be watched, it is called ten times a second.
         """
@@ -271,7 +272,7 @@ class LabelLog(EventReader):
     def _connection(self) -> Iterator[sa.Connection]:
         with (
             as_log_errors(self.place, action="read"),
-            self._database.engine.connect() as reader,
+            self._database.reading.connect() as reader,
         ):
             yield reader
 
@@ -325,15 +326,17 @@ def _create(connection: sa.Connection) -> str:
     return log_id
 
 
-def _watch(database: Database, appended: Callable[[], None], stop: threading.Event) -> None:
+def _watch(
+    database: Database, appended: Callable[[int | None], None], stop: threading.Event
+) -> None:
     """Call `appended` at each signal until `stop` is set; never raises.
 
     Errors of `appended` do not end the thread; repeated errors are logged once.
     """
     failing = False
-    for _ in _signals(database, stop):
+    for newest in _signals(database, stop):
         try:
-            appended()
+            appended(newest)
         except Exception:
             if not failing:
                 log.exception("events that other processes appended could not be applied")
@@ -342,7 +345,7 @@ def _watch(database: Database, appended: Callable[[], None], stop: threading.Eve
             failing = False
 
 
-def _signals(database: Database, stop: threading.Event) -> Iterator[None]:
+def _signals(database: Database, stop: threading.Event) -> Iterator[int | None]:
     """Yield at each signal of the database until `stop` is set.
 
     While signals cannot be received, it yields at regular intervals, so new events are still read
@@ -352,13 +355,13 @@ def _signals(database: Database, stop: threading.Event) -> Iterator[None]:
     while not stop.is_set():
         try:
             with closing(database.signals(stop)) as signals:
-                for _ in signals:
+                for newest in signals:
                     if stop.is_set():
                         return
                     if lost:
                         log.info("the label log is watched again", extra={"log": database.place})
                     lost, pause = False, POLL_SECONDS
-                    yield
+                    yield newest
         except Exception as error:  # even if it is a bug: a replica must not fall behind silently
             if not lost:
                 log.warning(
@@ -367,5 +370,5 @@ def _signals(database: Database, stop: threading.Event) -> Iterator[None]:
             lost = True
             resume = monotonic() + pause
             while monotonic() < resume and not stop.wait(POLL_SECONDS):
-                yield
+                yield None
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

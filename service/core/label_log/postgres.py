@@ -1,8 +1,10 @@
 """The log in a PostgreSQL schema that replicas on several machines share.
 
 Events are numbered under an advisory lock. With a plain sequence, transactions could commit out of
-order, and a reader that asks for the rows after its last number would miss some. Each append
-notifies the other replicas.
+order, and a reader that asks for the rows after its last number would miss some.
+
+Each append notifies the server's listeners of the newest number. One process of each machine
+listens, and passes the number on to the others (`machine.py`).
 """
 
 from __future__ import annotations
@@ -10,13 +12,14 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from time import monotonic
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from service.core.errors import LogError, MissingExtra
+from service.core.label_log import machine
 from service.core.label_log.database import Database, as_log_errors, reason
 from service.core.label_log.rows import MOSTLY_BYTES
 
@@ -29,6 +32,10 @@ except ImportError as error:
 CONNECT_SECONDS = 5
 SILENCE_SECONDS = 6.0  # longer than the server's own limits below: their errors are more precise
 SIGNAL_SECONDS = 0.5  # the longest pause between two signals, in case a notification is lost
+SHORTEST_PAUSE_SECONDS = (
+    0.005  # between two notifications that are passed on; appends may be faster
+)
+_JOIN_SECONDS = 0.01  # between two attempts to connect to a listener that is about to be open
 
 # These limits apply unless the URL or the role sets others. The last one frees the lock of a
 # replica that hangs in a transaction, so other replicas do not wait for ever.
@@ -47,7 +54,7 @@ SELECT pg_advisory_xact_lock(CAST(:key AS bigint)),
        CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
             THEN set_config('synchronous_commit', 'on', true) END
 """)
-_NOTIFY = sa.text("SELECT pg_notify(:channel, '')")
+_NOTIFY = sa.text("SELECT pg_notify(:channel, :newest)")
 _SECRETS = ("password", "sslpassword", "passfile", "oauth_client_secret")
 
 RV = TypeVar("RV")
@@ -82,9 +89,13 @@ class PostgresDatabase(Database):
             raise
         # Each statement names the schema: tables of the same name elsewhere belong to other logs.
         self.engine = engine.execution_options(schema_translate_map={None: schema})
+        # Each statement sees what others committed, with or without a transaction around it.
+        self.reading = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         mark = hashlib.sha256(f"keymatch label log\0{schema}".encode()).digest()[:8]
         self._key = int.from_bytes(mark, "big", signed=True)
         self._channel = f"keymatch_{mark.hex()}"
+        # Processes with other URLs may reach another server, so they get no signals from this one.
+        self._name = hashlib.sha256(f"{self.place}\0{schema}".encode()).hexdigest()[:32]
 
     @contextmanager
     def exclusive(self) -> Iterator[sa.Connection]:
@@ -93,26 +104,71 @@ class PostgresDatabase(Database):
             connection.execute(_LOCK, {"key": self._key})
             yield connection
 
-    def notify(self, connection: sa.Connection) -> None:
-        """Notify the listening replicas; the server sends this when the transaction commits."""
-        connection.execute(_NOTIFY, {"channel": self._channel})
+    def notify(self, connection: sa.Connection, newest: int) -> None:
+        """Notify the listeners of a number; the server sends this when the transaction commits."""
+        connection.execute(_NOTIFY, {"channel": self._channel, "newest": str(newest)})
 
-    def signals(self, stop: threading.Event) -> Generator[None, None, None]:
-        """Yield at each notification, and at least every `SIGNAL_SECONDS`."""
-        with as_log_errors(self.place, action="watched"), self.engine.connect() as connection:
-            connection.execution_options(isolation_level="AUTOCOMMIT")
+    def signals(self, stop: threading.Event) -> Generator[int | None, None, None]:
+        """Yield each notified number, and None at start and at least every `SIGNAL_SECONDS`.
+
+        Numbers that follow within `SHORTEST_PAUSE_SECONDS` are yielded as one, the newest.
+        """
+        deadline = monotonic() + SIGNAL_SECONDS
+        while not stop.is_set():
+            try:
+                listener, follower = machine.claim(self._name), None
+                if listener is None:
+                    follower = machine.join(self._name)
+            except PermissionError:
+                listener = machine.Listener(None)
+            if listener is not None:
+                with closing(listener):
+                    yield from self._listened(listener, stop)
+            elif follower is not None:
+                with closing(follower):
+                    yield from _passed_on(follower, stop)
+                deadline = monotonic() + SIGNAL_SECONDS
+            elif monotonic() > deadline:
+                raise LogError(
+                    f"{self.place} cannot be watched: this machine's listener is not ready"
+                )
+            else:
+                stop.wait(_JOIN_SECONDS)
+
+    def _listened(
+        self, listener: machine.Listener, stop: threading.Event
+    ) -> Generator[int | None, None, None]:
+        """Listen to the server until `stop` is set, and pass on what it sends."""
+        with as_log_errors(self.place, action="watched"), self.reading.connect() as connection:
             listening = connection.connection.driver_connection
             assert isinstance(listening, psycopg.Connection)
             connection.detach()  # it listens from now on and must not return to the pool
             connection.exec_driver_sql(f"LISTEN {self._channel}")
-            yield
+            listener.open()
+            yield None
             while not stop.is_set():
+                newest: int | None = None
                 try:
-                    for _ in listening.notifies(timeout=SIGNAL_SECONDS, stop_after=1):
-                        pass
+                    for notice in listening.notifies(timeout=SIGNAL_SECONDS, stop_after=1):
+                        if notice.payload.isdecimal():
+                            newest = int(notice.payload)
                 except psycopg.Error as error:
                     raise LogError(f"{self.place} cannot be watched: {reason(error)}") from error
-                yield
+                if newest is not None:
+                    listener.send(newest)
+                yield newest
+                if newest is not None:
+                    stop.wait(SHORTEST_PAUSE_SECONDS)
+
+
+def _passed_on(
+    follower: machine.Follower, stop: threading.Event
+) -> Generator[int | None, None, None]:
+    """Yield what this machine's listener passes on, until it ends or `stop` is set."""
+    yield None  # events may have been appended before it was joined
+    with suppress(EOFError):
+        while not stop.is_set():
+            yield follower.receive(seconds=SIGNAL_SECONDS)
 
 
 class _ImpatientConnection(psycopg.Connection[Any]):

@@ -55,7 +55,7 @@ class SqliteDatabase(Database):
                 raise LogError(f"{folder} holds no label log: there is no {FILE_NAME}")
         except OSError as error:
             raise LogError(f"state folder {folder} cannot be used: {error.strerror}") from error
-        self.engine = _engine(path, mode="rwc" if create else "ro")
+        self.engine = self.reading = _engine(path, mode="rwc" if create else "ro")
         self._files: SqliteFiles | None = None  # None if the log is only read
         self.note = NewestNote(path.parent, place=self.place) if create else None
         self._bare = self.engine.execution_options(**{_NO_BEGIN: True})
@@ -89,7 +89,7 @@ class SqliteDatabase(Database):
                 driver.execute(f"PRAGMA busy_timeout={_busy_ms()}")
             yield connection
 
-    def signals(self, stop: threading.Event) -> Generator[None, None, None]:
+    def signals(self, stop: threading.Event) -> Generator[int | None, None, None]:
         """Yield at once, and then whenever SQLite's counter of commits has changed."""
         with as_log_errors(self.place, action="watched"), self._bare.connect() as connection:
             # Uses the driver's connection and a plain sleep. At fifty calls per second, SQLAlchemy
@@ -104,7 +104,7 @@ class SqliteDatabase(Database):
                     raise LogError(f"{self.place} cannot be watched: {error}") from error
                 if version != seen:
                     seen = version
-                    yield
+                    yield None
                 sleep(POLL_SECONDS)
 
     def shrink(self) -> None:

@@ -6,12 +6,13 @@
     .txt      one text per line, without a header: the only column, whatever its name
     .parquet  needs pyarrow; a "line" in messages is the row, from 1
 
-All formats except parquet may be gzip (`.gz`). Blank lines of a table are skipped. The functions
-for a cell raise `ValueError` that says what is wrong.
+All formats except parquet may be gzip (`.gz`). Blank lines of a table are skipped. A table may be
+in several files (`parts_of`). The functions for a cell raise `ValueError` that says what is wrong.
 """
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,98 @@ def read_columns(
         return read(path, columns, on_bad=on_bad)
     quoted = ending == ".csv"
     return read_separated(path, columns, delimiter=chosen or "\t", quoted=quoted, on_bad=on_bad)
+
+
+def parts_of(given: Sequence[Path]) -> list[Path]:
+    """Return the files of a table, in the order in which they are read.
+
+    Each of `given` is a file, a folder or a pattern such as `logs/*.parquet`. Files of a folder,
+    also those in folders below it, and files of a pattern are sorted by name. A folder's names that
+    begin with `.` or `_`, such as `_SUCCESS`, are left out.
+
+    Raises `InvalidData` if a folder or a pattern has no file, and if a file is named twice.
+    """
+    parts = [part for path in given for part in _parts(path)]
+    seen: set[Path] = set()
+    for part in parts:
+        if part.resolve() in seen:
+            raise InvalidData(part, "is named twice, so its rows would count twice")
+        seen.add(part.resolve())
+    return parts
+
+
+def _parts(path: Path) -> list[Path]:
+    if path.is_dir():
+        files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+        parts = [file for file in files if not _left_out(file.relative_to(path))]
+        if not parts:
+            raise InvalidData(path, "is a folder without files of a table")
+        return parts
+    if glob.has_magic(str(path)) and not path.exists():
+        found = sorted(map(Path, glob.glob(str(path), recursive=True)))
+        if not found:
+            raise InvalidData(path, "no file matches this pattern")
+        return [part for one in found for part in _parts(one)]
+    return [path]
+
+
+def _left_out(path: Path) -> bool:
+    return any(name.startswith((".", "_")) for name in path.parts)
+
+
+def require_alike(parts: Sequence[Path], columns: Sequence[str], *, extra: str = "bulk") -> None:
+    """Raise `InvalidData` for a part that cannot be opened, or lacks a column that is read.
+
+    In parquet parts, a column must also hold the same kind of values as in the parts before. Cells
+    are not read, and a .jsonl file has no header to check.
+    """
+    kinds: dict[str, tuple[str, Path]] = {}
+    for part in parts:
+        ending = ending_of(part, columns=len(columns))
+        if ending in (".csv", ".tsv"):
+            next(read_columns(part, columns, on_bad=lambda error: None), None)
+        if ending != ".parquet":
+            continue
+        for name, kind in _parquet_kinds(part, columns, extra).items():
+            known, first = kinds.setdefault(name, (kind, part))
+            if kind != known:
+                message = f"holds {kind}, but in {first} {known}"
+                raise InvalidData(part, message, field=name)
+
+
+def _parquet_kinds(path: Path, columns: Sequence[str], extra: str) -> dict[str, str]:
+    """Return the kind of values of each column; a column that is null everywhere has none."""
+    try:
+        import pyarrow
+        from pyarrow.parquet import read_schema
+    except ModuleNotFoundError as error:
+        raise MissingExtra("pyarrow", extra=extra) from error
+    try:
+        schema = read_schema(path)
+    except OSError as error:
+        raise InvalidData(path, f"cannot be read: {error.strerror or error}") from error
+    except pyarrow.ArrowException as error:
+        raise InvalidData(path, f"cannot be read as parquet: {error}") from error
+    check_columns(schema.names, columns, path)
+    types = {name: schema.field(name).type for name in columns}
+    return {name: _kind(type_) for name, type_ in types.items() if str(type_) != "null"}
+
+
+def _kind(type_: Any) -> str:
+    """Return the kind of Python values that a column of this arrow type becomes."""
+    from pyarrow import types
+
+    if types.is_dictionary(type_):
+        return _kind(type_.value_type)
+    if types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_):
+        return "texts"
+    if types.is_integer(type_) or types.is_floating(type_):
+        return "numbers"
+    if types.is_timestamp(type_) or types.is_date(type_):
+        return "times"
+    if types.is_list(type_) or types.is_large_list(type_):
+        return f"lists of {_kind(type_.value_type)}"
+    return f"values of the type {type_}"
 
 
 def ending_of(path: Path, *, columns: int = 1) -> str:

@@ -127,15 +127,16 @@ class Writer:
         self._queue.put(job)
         return job.future
 
-    def wake(self) -> None:
-        """Read the log soon: another process may have written to it.
+    def wake(self, newest: int | None = None) -> None:
+        """Read the log soon: another process may have written to it, up to the event `newest`.
 
         This process's own commits call this, too, maybe many times per second, but do not wake the
         writer.
         """
         if not self.health.cause:
             with suppress(LogError):  # the writer will get this error, too
-                if self._log.last_sequence() <= self._loaded.memory.view.version:
+                newest = self._log.last_sequence() if newest is None else newest
+                if newest <= self._loaded.memory.view.version:
                     return
         if not self.log_changed.is_set():
             self.log_changed.set()

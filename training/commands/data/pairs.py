@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from service.command_line import open_console
 from service.core.errors import InvalidData, InvalidInput
 from service.core.files.atomic import refuse_unusable, write_file
 from service.core.files.lines import Rejects
-from service.core.tables.columns import delimiter_of
+from service.core.tables.columns import delimiter_of, parts_of, require_alike
 from service.core.tables.separated import DELIMITERS, DelimiterOption, delimiter_character
 from training.commands.data.sample import Out, write
 from training.commands.options import FLAT, MANY
@@ -97,7 +97,13 @@ class CatalogueColumns:
 def pairs(
     *,
     input: Annotated[
-        Path, Parameter(help=".csv, .tsv or .jsonl (each also .gz), or .parquet; tsv has no quotes")
+        tuple[Path, ...],
+        Parameter(
+            consume_multiple=True,
+            negative=(),
+            help=".csv, .tsv or .jsonl (each also .gz), or .parquet; tsv has no quotes. Several"
+            " files, a folder, or a quoted pattern such as 'logs/*.parquet' are read as one table",
+        ),
     ],
     out: Out,
     columns: Annotated[Columns, FLAT],
@@ -113,29 +119,46 @@ def pairs(
     """
     refuse_unusable(out)
     rejects = Rejects() if reading.on_bad_row == "skip" else None
-    delimiter = delimiter_of(input, columns.names(), given=delimiter_character(reading.delimiter))
+    parts, whole = parts_of(input), _named(input)
+    delimiters = [
+        delimiter_of(part, columns.names(), given=delimiter_character(reading.delimiter))
+        for part in parts
+    ]
+    if len(parts) > 1:
+        require_alike(parts, columns.names(), extra="training")
     table = from_table(
-        input,
+        whole,
         columns,
         options,
+        parts=parts,
         name=out.resolve().name,
-        delimiter=delimiter,
+        delimiter=delimiter_character(reading.delimiter),
         on_bad=_stop if rejects is None else rejects,
         catalogue=catalogue.read(delimiter=columns.metadata_delimiter),
     )
     size = write(table.dataset, out)
-    parted = f", delimiter: {DELIMITERS[delimiter]}" if delimiter not in (None, ",") else ""
-    lines = [f"{input}: {table.facts.rows:,} rows read{parted}", *_done(table.facts, options)]
+    others = dict.fromkeys(DELIMITERS[one] for one in delimiters if one not in (None, ","))
+    parted = f", delimiter: {', '.join(others)}" if others else ""
+    files = f" from {len(parts):,} files" if len(parts) > 1 else ""
+    lines = [f"{whole}: {table.facts.rows:,} rows read{files}{parted}"]
+    lines += _done(table.facts, options)
     if table.facts.catalogue is not None:
-        lines += _agreement(table.facts.catalogue, input, catalogue.catalogue)
+        lines += _agreement(table.facts.catalogue, whole, catalogue.catalogue)
     lines.append(size)
     if rejects is not None:
-        write_file(rejects_file(out), rejects.as_csv())
-        lines[:0] = [f"rejected: {input}:{row}" for row in rejects.rows[:SHOWN]]
+        write_file(rejects_file(out), rejects.as_csv(files=len(parts) > 1))
+        bad = zip(rejects.files[:SHOWN], rejects.rows, strict=False)
+        lines[:0] = [f"rejected: {file}:{row}" for file, row in bad]
         lines.append(f"{len(rejects):,} rows rejected: {rejects_file(out)}")
     console = open_console()
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def _named(input: Sequence[Path]) -> Path:
+    """Return what messages and the data set call the table."""
+    first, *others = input
+    return Path(f"{first} and {len(others)} more") if others else first
 
 
 def _stop(error: InvalidData) -> None:

@@ -303,7 +303,7 @@ def test_a_watcher_is_also_called_after_appends_of_its_own_log(log: LabelLog) ->
     append(log, "a", "b")
     assert follower.reaches(2)
     with pytest.raises(RuntimeError, match="watched already"):
-        log.watch(lambda: None)
+        log.watch(lambda newest: None)
 
 
 @pytest.mark.parametrize("within", [False, True])
@@ -312,7 +312,7 @@ def test_closing_ends_the_watching_thread(place: Place, within: bool) -> None:
     log = place.open()
     threads = []
 
-    def called() -> None:
+    def called(newest: int | None) -> None:
         threads.append(threading.current_thread())
         if within:
             log.close()
@@ -328,7 +328,7 @@ def test_a_callback_that_raises_is_called_again_and_logged_once(
 ) -> None:
     calls = []
 
-    def fail() -> None:
+    def fail(newest: int | None) -> None:
         calls.append(None)
         raise ZeroDivisionError
 

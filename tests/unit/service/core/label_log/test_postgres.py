@@ -1,6 +1,8 @@
 """The log in a PostgreSQL schema: URLs, schemas, limits, and network failures."""
 
 import logging
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,10 +14,10 @@ import pytest
 import sqlalchemy as sa
 
 from service.core.errors import InvalidConfig, LogError, MissingExtra
-from service.core.label_log import LabelLog, open_log, postgres
+from service.core.label_log import LabelLog, machine, open_log, postgres
 from service.core.label_log.postgres import PostgresDatabase
 from tests.support.http.wire import Wire
-from tests.support.label_logs import Place, append
+from tests.support.label_logs import Follower, Place, append
 from tests.support.postgres import (
     changed,
     in_schema,
@@ -179,15 +181,90 @@ def test_a_commit_whose_answer_is_lost_is_an_error_and_the_log_is_the_truth(plac
 
 
 def test_an_append_notifies(place: Place, log: LabelLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The periodic signal is turned off, so only a notification can arrive."""
+    """The periodic signal is turned off, so only a notification can arrive; it has the number."""
     database = postgres.PostgresDatabase(sa.make_url(place.state), create=False)
     with closing(database), closing(database.signals(threading.Event())) as signals:
         next(signals)
         monkeypatch.setattr(postgres, "SIGNAL_SECONDS", 600)
         with closing(place.open()) as other:
             append(other, "a")
-        next(signals)  # without a notification, the test times out
-        assert log.last_sequence() == 1
+        assert next(signals) == 1  # without a notification, the test times out
+
+
+def listeners(place: Place) -> list[int]:
+    """Return the server's process ids of the connections that listen to this log."""
+    database = postgres.PostgresDatabase(sa.make_url(place.state), create=False)
+    with closing(database):
+        query = f"SELECT pid FROM pg_stat_activity WHERE query = 'LISTEN {database._channel}'"
+        return [row.pid for row in place.tamper(query)]
+
+
+def test_one_process_of_a_machine_listens_for_all(place: Place) -> None:
+    with closing(place.open()) as first, closing(place.open()) as second:
+        followers = [Follower(first), Follower(second)]
+        wait_for(lambda: all(follower.signals for follower in followers))
+        assert len(listeners(place)) == 1
+        with closing(place.open()) as other:
+            append(other, "a")
+            append(other, "b", "c")
+        wait_for(lambda: all(3 in follower.signals for follower in followers))
+        assert [follower.last for follower in followers] == [3, 3]
+
+
+def test_when_the_listening_process_is_killed_another_one_listens(place: Place) -> None:
+    """Once another listens, appends are signaled by number again, to all that are left."""
+    place.open().close()
+    command = [sys.executable, "-m", "tests.support.label_logs", str(place.state)]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as listening,
+        closing(place.open()) as first,
+        closing(place.open()) as second,
+    ):
+        assert listening.stdout is not None
+        assert listening.stdout.readline() == b"ready\n"
+        followers = [Follower(first), Follower(second)]
+        wait_for(lambda: all(follower.signals for follower in followers))
+        before = listeners(place)
+        listening.kill()
+        wait_for(lambda: len(listeners(place)) == 1 and listeners(place) != before)
+        with closing(place.open()) as other:
+
+            def signaled() -> bool:
+                """Append; the others may still be joining, and read it then without a signal."""
+                [event] = append(other, "a")
+                assert all(follower.reaches(event.sequence) for follower in followers)
+                return all(event.sequence in follower.signals for follower in followers)
+
+            wait_for(signaled)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can act as another user")
+def test_a_listener_of_another_user_is_not_believed(place: Place) -> None:
+    place.open().close()
+    database = postgres.PostgresDatabase(sa.make_url(place.state), create=False)
+    bind = """
+import os, socket, sys
+os.setuid(65534)
+own = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+own.bind(chr(0) + sys.argv[1])
+own.listen()
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+    command = [sys.executable, "-c", bind, machine._address(database._name)[1:]]
+    with (
+        closing(database),
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as hostile,
+        closing(place.open()) as log,
+    ):
+        assert hostile.stdout is not None
+        assert hostile.stdout.readline() == b"ready\n"
+        follower = Follower(log)
+        wait_for(lambda: follower.signals)
+        assert len(listeners(place)) == 1
+        append(log, "a")
+        wait_for(lambda: 1 in follower.signals)
+        hostile.kill()
 
 
 def test_signals_come_regularly_without_notifications(
@@ -195,7 +272,7 @@ def test_signals_come_regularly_without_notifications(
 ) -> None:
     monkeypatch.setattr(postgres, "SIGNAL_SECONDS", 0.02)
     calls: list[None] = []
-    log.watch(lambda: calls.append(None))
+    log.watch(lambda newest: calls.append(None))
     wait_for(lambda: len(calls) >= 3)
 
 
@@ -205,7 +282,7 @@ def test_a_log_is_polled_until_the_lost_connection_is_replaced(
     caplog.set_level(logging.INFO, logger="keymatch")
     seen = []
     with wired(place) as (wire, far), closing(far.open()) as log:
-        log.watch(lambda: seen.append(log.last_sequence()))
+        log.watch(lambda newest: seen.append(log.last_sequence()))
         wait_for(lambda: seen)
         wire.cut()
         append(log, "a")
