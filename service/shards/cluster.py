@@ -285,6 +285,9 @@ class Cluster:
 
     def look(self) -> None:
         """Look once after all shards that are wanted now."""
+        import ray
+
+        ray.nodes()  # waits while the head is lost, so that places become old
         wanted = dict(self._folder.wanted())
         for fingerprint in self._replicas.keys() - wanted.keys():
             del self._replicas[fingerprint]
