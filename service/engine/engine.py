@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from importlib.metadata import version as library_version
 from pathlib import Path
 from time import perf_counter
@@ -28,7 +29,7 @@ from service.engine.bundle_admin import BundleAdmin
 from service.engine.bundle_directory import BundleDirectory
 from service.engine.device import open_device, segment_source
 from service.engine.encoder_pool import LabelEncoding
-from service.engine.loaded_bundle import LoadedBundle, load_bundle
+from service.engine.loaded_bundle import LoadedBundle, load_bundle, require_same_builder
 from service.engine.reading.read_path import ReadPath
 from service.engine.reading.task_queue import Arrivals, QueryRequest, TaskQueue
 from service.engine.sealer import BaseSealer, Sealer
@@ -106,7 +107,11 @@ class Engine:
         self._device = open_device(settings.device)
         self._log = open_log(self._state_place)
         self._loaded = load_bundle(
-            self._directory.current(self._log), self._log, settings, device=self._device
+            self._directory.current(self._log),
+            self._log,
+            settings,
+            device=self._device,
+            trial=partial(require_same_builder, label_log=self._log),
         )
         self._encoding = LabelEncoding(
             self._loaded,
