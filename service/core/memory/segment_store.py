@@ -4,8 +4,8 @@
 |----------------------|-------------------------------------------------------------------|
 | `KEY/segment.index`, `KEY/segment.equal.npy` | see `frozen_segment`                      |
 | `KEY/segment.json`   | `files`: size and SHA-256 of each of them; `nodes`, the number of |
-|                      | distinct keys; `recall` of searches with the queue `ef`; `builder` |
-|                      | and `parameters`, with which the graph was built                  |
+|                      | distinct keys; `recall` of searches with the queue `ef`;          |
+|                      | `builder` and `parameters`, with which the graph was built        |
 
 KEY is the SHA-256 over builder, parameters and vectors. So a segment over the same rows is built
 only once, and an old folder is never mistaken for another segment. A segment can always be built
