@@ -1,8 +1,11 @@
-"""`python -m loadtests.scale`: latency, memory, start and build time by the number of keys.
+"""`python -m loadtests.scale`: latency, memory, start and build time by number of keys and library.
 
 Keys are recombined texts of a bundle: the first half of one text's words and the second half of
 another's. The bundles of all sizes are kept in OUT/bundles, so an interrupted run continues. Writes
 scale.json and scale.md.
+
+A search is also measured without the service : its CPU time with the shortest queue that reaches
+the recall goal. `bytes_per_key` in scale.json has the size of each of a bundle's folders and files.
 
 Shapes: S texts of the bundle, n texts drawn, d dimensions.
 """
@@ -12,12 +15,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from itertools import cycle
+from dataclasses import asdict, dataclass, replace
+from itertools import cycle, product
 from pathlib import Path
-from time import perf_counter
+from statistics import median
+from time import perf_counter, process_time, thread_time
 from typing import Annotated, Literal
 
 import numpy as np
@@ -34,9 +39,11 @@ from service.child_server import running_server
 from service.command_line import open_console, run
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.bundle.content import BundleContent, write_bundle
-from service.core.encoding.encoder import OnnxEncoder
+from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.errors import InvalidInput
 from service.core.files.atomic import write_file
+from service.core.index.choose_ef import smallest_ef
+from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.types import Halves, Role
 from training.commands.options import MANY
 
@@ -47,7 +54,7 @@ VOTES_PER_INSTANCE = 10
 NOISE = 0.5  # the noise's length; the two real vectors have length 1
 _ROWS_AT_ONCE = 65_536
 
-Vectors = Literal["encoded", "drawn"]
+Vectors = Literal["encoded", "drawn", "own"]
 
 app = App(name="loadtests.scale", help=__doc__)
 
@@ -58,6 +65,7 @@ def scale(
     bundle: Path,
     out: Path,
     sizes: Annotated[tuple[int, ...], MANY] = (130_000, 1_000_000, 5_000_000),
+    libraries: Annotated[tuple[str, ...], MANY] = (),
     vectors: Vectors = "encoded",
     rate: float = 40.0,
     seconds: float = 20.0,
@@ -74,9 +82,12 @@ def scale(
         Folder for the report and the bundles.
     sizes
         Numbers of keys.
+    libraries
+        Index libraries, as of `export bundle --library`. Default: the bundle's.
     vectors
         encoded: by the encoder, which takes most of the time. drawn: the sum of two real texts'
-        vectors and noise; this measures the index in minutes.
+        vectors and noise; this measures the index in minutes. own: the bundle's own texts and keys;
+        sizes are at most its number of keys.
     rate
         Queries per second in the open loop.
     seconds
@@ -91,12 +102,16 @@ def scale(
     sizes = tuple(sorted(check_keys(size) for size in sizes))
     source = open_bundle(bundle)
     texts = source_texts(source)
+    if vectors == "own" and sizes[-1] > len(texts):
+        raise InvalidInput(f"the bundle has only {len(texts)} keys", field="sizes")
     queries = Pairs.drawn(QUERIES, sources=len(texts), seed=seed + 1).texts(texts)
     rows = []
-    for keys in sizes:
-        console.print(f"{keys:,} keys: building ...")
-        built = build(source, out / "bundles", keys=keys, vectors=vectors, seed=seed)
-        console.print(f"{keys:,} keys: measuring ...")
+    for keys, library in product(sizes, libraries or [source.manifest.index.library]):
+        console.print(f"{keys:,} keys, {library}: building ...")
+        built = build(
+            source, out / "bundles", keys=keys, vectors=vectors, library=library, seed=seed
+        )
+        console.print(f"{keys:,} keys, {library}: measuring ...")
         rows.append(measure(built, queries, load, recall_queries=recall_queries))
     Report(
         title="Growth with the number of keys",
@@ -155,41 +170,68 @@ def source_texts(source: Bundle) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """A bundle, its number of keys, and the seconds for its vectors and its index."""
+    """A bundle, its number of keys, and the seconds for its vectors and for the rest of it.
+
+    `index_cpu_seconds` is the CPU time of `index_seconds`, on all cores.
+    """
 
     keys: int
+    library: str
     folder: Path
     vector_seconds: float
     index_seconds: float
+    index_cpu_seconds: float
 
 
-def build(source: Bundle, folder: Path, *, keys: int, vectors: Vectors, seed: int) -> Built:
-    """Return the bundle `folder`/KEYS-VECTORS-SEED; build it if it is missing."""
-    target = folder / f"{keys}-{vectors}-{seed}"
+def build(
+    source: Bundle, folder: Path, *, keys: int, vectors: Vectors, library: str, seed: int
+) -> Built:
+    """Return the bundle `folder`/KEYS-VECTORS-LIBRARY-SEED; build it if it is missing."""
+    target = folder / f"{keys}-{vectors}-{library}-{seed}"
     record = target.with_name(f"{target.name}.json")
     if not (target.exists() and record.exists()):
         sources = source_texts(source)
-        pairs = Pairs.drawn(keys, sources=len(sources), seed=seed)
-        texts = pairs.texts(sources)
         start = perf_counter()
-        if vectors == "encoded":
-            encoder = OnnxEncoder(source.folder, source.manifest.encoder)
-            work = target.with_name(f".{target.name}")  # an interrupted run resumes from here
-            work.mkdir(parents=True, exist_ok=True)
-            threads = os.cpu_count() or 1
-            rows = encode_resumably(
-                encoder, texts, role=Role.LABEL, work=work, threads=threads, progress=_ignore
-            )
+        if vectors == "own":
+            drawn = np.sort(np.random.default_rng(seed).permutation(len(sources))[:keys])
+            texts, rows = [sources[row] for row in drawn.tolist()], source.keys[drawn]
         else:
-            rows = pairs.vectors(np.asarray(source.keys), seed=seed)
-        encoded_at = perf_counter()
+            texts, rows = _recombined_keys(source, sources, folder, keys, vectors, seed)
+        written_at, cpu = perf_counter(), process_time()
         shutil.rmtree(target, ignore_errors=True)  # left by an unfinished run
-        write_bundle(content(source, texts, rows, seed), target, progress=_ignore)
-        write_file(record, orjson.dumps([encoded_at - start, perf_counter() - encoded_at]))
-    vector_seconds, index_seconds = orjson.loads(record.read_bytes())
+        new = content(source, texts, rows, seed)
+        new = replace(new, index=replace(new.index, library=library))
+        write_bundle(new, target, progress=_ignore)
+        seconds = [written_at - start, perf_counter() - written_at, process_time() - cpu]
+        write_file(record, orjson.dumps(seconds))
+    vector_seconds, index_seconds, index_cpu_seconds = orjson.loads(record.read_bytes())
     return Built(
-        keys=keys, folder=target, vector_seconds=vector_seconds, index_seconds=index_seconds
+        keys=keys,
+        library=library,
+        folder=target,
+        vector_seconds=vector_seconds,
+        index_seconds=index_seconds,
+        index_cpu_seconds=index_cpu_seconds,
     )
+
+
+def _recombined_keys(
+    source: Bundle, sources: Sequence[str], folder: Path, keys: int, vectors: Vectors, seed: int
+) -> tuple[list[str], Halves]:
+    """Return `keys` recombined texts, and their vectors [n, d]."""
+    pairs = Pairs.drawn(keys, sources=len(sources), seed=seed)
+    texts = pairs.texts(sources)
+    if vectors == "drawn":
+        return texts, pairs.vectors(np.asarray(source.keys), seed=seed)
+    encoder = OnnxEncoder(source.folder, source.manifest.encoder)
+    # Kept for the other libraries; an interrupted run resumes from here.
+    work = folder / f".{keys}-{vectors}-{seed}"
+    work.mkdir(parents=True, exist_ok=True)
+    threads = os.cpu_count() or 1
+    rows = encode_resumably(
+        encoder, texts, role=Role.LABEL, work=work, threads=threads, progress=_ignore
+    )
+    return texts, rows
 
 
 def content(source: Bundle, texts: Sequence[str], vectors: Halves, seed: int) -> BundleContent:
@@ -227,12 +269,62 @@ def _ignore(done: int) -> None:
 # Figures --------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """Searches of a bundle's index alone, in one thread, for the keys nearest to each query.
+
+    `ef` is the shortest queue that reaches the bundle's recall goal. `cpu_ms` is the CPU time of a
+    search: the median of three rounds over all queries.
+    """
+
+    queries: int
+    depth: int
+    ef: int
+    recall: float
+    cpu_ms: float
+
+
+def measure_search(folder: Path, queries: Sequence[str]) -> Search:
+    """Encode the queries, find the queue length, and measure the searches."""
+    search_in_one_thread()
+    bundle = open_bundle(folder)
+    facts = bundle.manifest
+    vectors = encode(OnnxEncoder(folder, facts.encoder), queries, role=Role.QUERY)
+    goal, depth = facts.index.recall_goal, facts.predictor.depth
+    chosen = smallest_ef(bundle.segment, bundle.keys, vectors, recall=goal, depth=depth)
+
+    def seconds() -> float:
+        start = thread_time()
+        for place in range(len(vectors)):
+            query = vectors[place : place + 1]
+            bundle.segment.search(query, count=depth, ef=chosen.ef, row_filter=None)
+        return thread_time() - start
+
+    return Search(
+        queries=len(vectors),
+        depth=depth,
+        ef=chosen.ef,
+        recall=chosen.recall,
+        cpu_ms=1000 * median(seconds() for _ in range(3)) / len(vectors),
+    )
+
+
+def bytes_per_key(built: Built) -> dict[str, float]:
+    """Return the bytes of each folder and file of a bundle, by its number of keys."""
+    files = open_bundle(built.folder, verify=False).manifest.files
+    parts: dict[str, float] = defaultdict(float)
+    for name, facts in files.items():
+        parts[name.split("/")[0]] += facts.bytes / built.keys
+    return dict(parts)
+
+
 def measure(built: Built, queries: Sequence[str], load: Load, *, recall_queries: int) -> Row:
     """Serve a bundle and send queries that it does not contain; return the row of its figures."""
     # Use a separate thread: faiss sets its threads for the thread that searches, and this thread
     # builds the next bundle on all cores.
     with ThreadPoolExecutor(1) as thread:
         recall = thread.submit(_recall, built.folder, queries[:recall_queries]).result()
+        search = thread.submit(measure_search, built.folder, queries).result()
     options = ["--no-access-log"]
     with running_server(built.folder, options=options, ready_seconds=READY_SECONDS) as server:
         asked = cycle(queries)
@@ -240,22 +332,29 @@ def measure(built: Built, queries: Sequence[str], load: Load, *, recall_queries:
         outcome, used = with_cpu_time(server.pid, lambda: measure_predictions(server, asked, load))
         resident_mb = sum(resident(pid).total for pid in process_tree(server.pid))
     latency, cpu_ms = Summary.of(outcome.latencies), 1000 * used / len(outcome.late)
+    sizes = bytes_per_key(built)
     return Row(
-        what=f"{built.keys:,} keys",
+        what=f"{built.keys:,} keys, {built.library}",
         goal="-",
         measured=f"p50 {latency.p50:.1f} ms, p99 {latency.p99:.1f} ms, CPU {cpu_ms:.1f} ms a"
         f" query; recall@{recall.depth} {recall.mean:.4f}; {resident_mb:.0f} MB resident; vectors"
-        f" in {built.vector_seconds:.0f} s, bundle in {built.index_seconds:.0f} s, ready in"
-        f" {server.seconds_to_ready:.1f} s{failures_text(outcome.failures)}",
+        f" in {built.vector_seconds:.0f} s, bundle in {built.index_seconds:.0f} s"
+        f" ({built.index_cpu_seconds:.0f} s CPU), ready in {server.seconds_to_ready:.1f} s; search"
+        f" alone with ef {search.ef}: recall {search.recall:.4f}, CPU {search.cpu_ms:.2f} ms; index"
+        f" {sizes['segments']:.0f} bytes a key{failures_text(outcome.failures)}",
         figures={
             "keys": built.keys,
+            "library": built.library,
             "vector_seconds": built.vector_seconds,
             "index_seconds": built.index_seconds,
+            "index_cpu_seconds": built.index_cpu_seconds,
             "ready_seconds": server.seconds_to_ready,
             "resident_mb": resident_mb,
+            "bytes_per_key": sizes,
             "latency": latency,
             "cpu_ms": cpu_ms,
             "recall": recall,
+            "search": search,
             "failures": outcome.failures,
         },
     )

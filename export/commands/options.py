@@ -32,7 +32,8 @@ class IndexOptions:
     Attributes
     ----------
     library
-        The index library; hnswlib needs the extra of that name.
+        The index library. faiss-sq4 searches in half of faiss's memory; hnswlib needs the extra of
+        that name.
     m
         Edges per node of the HNSW graph.
     ef_construction
@@ -46,7 +47,7 @@ class IndexOptions:
         goes into the bundle with the measured recall.
     """
 
-    library: Literal["faiss", "hnswlib"] = "faiss"
+    library: Literal["faiss", "faiss-sq4", "hnswlib"] = "faiss"
     m: int = 32
     ef_construction: int = 200
     ef: int | None = None

@@ -32,7 +32,12 @@ from service.core.processes.low_priority import LowPriorityChild, niceness_of
 from service.core.processes.own_code import own_module
 from service.engine.bundle_directory import BundleDirectory
 from service.engine.encoder_pool import LabelEncoding
-from service.engine.loaded_bundle import LoadedBundle, OpenShards, load_bundle
+from service.engine.loaded_bundle import (
+    LoadedBundle,
+    OpenShards,
+    load_bundle,
+    require_same_builder,
+)
 from service.engine.snapshot_file import SnapshotFile, SnapshotProgress
 from service.engine.trial import most_bytes
 from service.engine.writing.writer import Writer
@@ -196,6 +201,7 @@ class BundleAdmin:
 
         Raises `BundleUnsupported` if it fails, and `NotReady` while the service stops.
         """
+        require_same_builder(bundle, self._log)
         folder, seconds = bundle.folder, self._settings.warm_up_seconds
         niceness = niceness_of(self._settings.write_share)
         command = own_module("service.engine.trial", folder)

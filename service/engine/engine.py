@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from enum import Enum
+from functools import partial
 from importlib.metadata import version as library_version
 from pathlib import Path
 from time import perf_counter
@@ -31,7 +32,12 @@ from service.engine.bundle_admin import BundleAdmin
 from service.engine.bundle_directory import BundleDirectory
 from service.engine.device import open_device, segment_source
 from service.engine.encoder_pool import LabelEncoding
-from service.engine.loaded_bundle import LoadedBundle, OpenShards, load_bundle
+from service.engine.loaded_bundle import (
+    LoadedBundle,
+    OpenShards,
+    load_bundle,
+    require_same_builder,
+)
 from service.engine.reading.read_path import ReadPath
 from service.engine.reading.task_queue import Arrivals, QueryRequest, TaskQueue
 from service.engine.sealer import BaseSealer, Sealer
@@ -115,6 +121,7 @@ class Engine:
             self._log,
             settings,
             device=self._device,
+            trial=partial(require_same_builder, label_log=self._log),
             open_shards=self._open_shards,
         )
         self._encoding = LabelEncoding(

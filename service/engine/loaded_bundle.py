@@ -28,6 +28,7 @@ from service.core.encoding.encoder import Encoder, OnnxEncoder, require_full_len
 from service.core.encoding.representer import Representer, open_representer
 from service.core.errors import BundleUnsupported, KeymatchError, LogError, OtherData, echoed
 from service.core.index.devices import ScanDevice
+from service.core.index.libraries import load_library
 from service.core.label_log import LabelLog
 from service.core.label_log.maintenance import explained
 from service.core.memory.draft import MemoryLimits
@@ -301,6 +302,31 @@ def require_same_data(bundle: Bundle, label_log: LabelLog) -> None:
     except LogError as error:
         raise explained(label_log, error) from error
     references.report(allowed=False)
+
+
+def require_same_builder(bundle: Bundle, label_log: LabelLog) -> None:
+    """Raise `BundleUnsupported` if this process would seal other graphs than other replicas.
+
+    Replicas on several machines share only the log, and each seals its rows itself. So all must
+    have the builder that the bundle names.
+    """
+    facts = bundle.manifest
+    if bundle.device is not None or not label_log.across_machines:
+        return
+    ours, theirs = load_library(facts.index.library).builder(), facts.index.builder
+    if theirs is None:
+        log.warning(
+            f"the bundle {facts.name} does not say which index library replicas must have; write a"
+            " new one (keymatch snapshot)",
+            extra={"bundle": facts.name, "builder": ours},
+        )
+    elif ours != theirs:
+        raise BundleUnsupported(
+            f"the bundle {facts.name} was built by {theirs}, and this process has {ours}, which"
+            " would seal other graphs than other replicas of the label log: install the bundle's"
+            " version, or write a new bundle with this one (keymatch snapshot) and serve it in all"
+            " replicas"
+        )
 
 
 def _memory_limits(settings: EngineSettings) -> MemoryLimits:

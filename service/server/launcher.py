@@ -32,7 +32,7 @@ from service.core.bundle.object_store import held, local_bundle
 from service.core.errors import InvalidConfig, KeymatchError
 from service.core.label_log import open_log
 from service.engine.bundle_directory import BundleDirectory
-from service.engine.loaded_bundle import require_same_data
+from service.engine.loaded_bundle import require_same_builder, require_same_data
 from service.server.connection import ServiceConnection
 from service.server.memory_budget import within_budget
 from service.server.worker import LEAVE, MARGIN_SECONDS, ServeConfig, Worker, stop_signals
@@ -181,6 +181,8 @@ def _verify(config: ServeConfig) -> None:
     directory = BundleDirectory.of(Path(config.bundle), config.bundles, config.cache)
     with closing(open_log(config.state)) as label_log:
         bundle = open_bundle(directory.current(label_log))
+        if config.settings.engine.device == "cpu":
+            require_same_builder(bundle, label_log)
         if not config.settings.engine.other_data:
             require_same_data(bundle, label_log)
 

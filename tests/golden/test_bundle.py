@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
+from service.core.bundle import manifest
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.changes import DeleteLabel
 from service.core.encoding.encoder import OnnxEncoder, encode
@@ -42,6 +43,12 @@ def test_it_answers_as_recorded(bundle: Bundle, recorded: Any, exact: bool) -> N
             assert prediction[key] == before[key]
         assert list(prediction["keywords"]) == list(before["keywords"])
         assert prediction["keywords"] == pytest.approx(before["keywords"], abs=TOLERANCE)
+
+
+def test_its_manifest_names_no_builder(bundle: Bundle) -> None:
+    """The facts that make up its fingerprint stay the same."""
+    assert bundle.manifest.index.builder is None
+    assert "builder" not in manifest.as_document(bundle.manifest)["index"]
 
 
 def test_its_words_are_those_of_its_texts(bundle: Bundle) -> None:

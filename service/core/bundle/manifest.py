@@ -21,7 +21,7 @@ from service.core.config import STRICT
 from service.core.errors import BundleAltered, BundleMissing, NotInBundle
 from service.core.files.folder_facts import FileFacts, checked, parse_document, read_bytes
 from service.core.index.frozen_segment import FrozenSegment, equal_path, open_segment
-from service.core.index.libraries import IndexParameters
+from service.core.index.libraries import IndexParameters, load_library
 from service.core.types import PredictOptions, ScoreKind, Spelling
 
 FORMAT = "keymatch-bundle"
@@ -83,7 +83,8 @@ class IndexFacts:
     """The index library and its `IndexParameters`.
 
     `recall` is the share of the truly nearest keys that searches with `ef` found when the graph was
-    built. `nodes` is the number of distinct keys.
+    built. `nodes` is the number of distinct keys. `builder` decides the graph's bits; see
+    `GraphLibrary.builder`.
     """
 
     library: ranges.Text
@@ -93,11 +94,13 @@ class IndexFacts:
     recall_goal: ranges.RecallGoal
     recall: ranges.Share
     nodes: ranges.RowCount
+    builder: ranges.Text | None = None  # None: the bundle was made before builders were recorded
 
     @classmethod
     def of(cls, parameters: IndexParameters, *, recall: float, nodes: int) -> IndexFacts:
         """Return the facts of an index that was built with `parameters`."""
-        return cls(**asdict(parameters), recall=recall, nodes=nodes)
+        builder = load_library(parameters.library).builder()
+        return cls(**asdict(parameters), recall=recall, nodes=nodes, builder=builder)
 
     def files(self, path: str, *, rows: int) -> list[str]:
         """Return the names of the index's files: `path`, and a list of rows if any share a key."""

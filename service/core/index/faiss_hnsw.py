@@ -7,6 +7,8 @@ on few pages of memory, and a search takes a fifth less time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,17 +37,16 @@ _ASSIGNED_ROWS = 8192  # rows compared with all centers at once
 class FaissGraph:
     """A frozen faiss HNSW index, searched in the calling thread."""
 
-    def __init__(self, index: Any) -> None:
-        """Wrap an open `IndexIDMap` over an `IndexHNSWSQ`."""
-        self._index = index
-        self._vectors = faiss.downcast_index(faiss.downcast_index(index.index).storage)
+    def __init__(self, index: Any, vectors: Any) -> None:
+        """Wrap an open `IndexIDMap`, and the fp16 index of its vectors."""
+        self._index, self._vectors = index, vectors
         self._parameters: dict[int, Any] = {}  # search parameters by queue length
 
     def walk(self, queries: Floats, *, count: int, queue: int) -> tuple[Floats, Rows]:
         """Find about the `count` nearest nodes, as `Graph.walk` describes."""
         parameters = self._parameters.get(queue)
         if parameters is None:  # creating them takes as long as comparing a hundred vectors
-            parameters = self._parameters[queue] = faiss.SearchParametersHNSW(efSearch=queue)
+            parameters = self._parameters[queue] = self._with_queue(queue)
         similarities, nodes = self._index.search(queries, count, params=parameters)
         return similarities, nodes
 
@@ -66,6 +67,10 @@ class FaissGraph:
         """Return the vectors [n, d] of `nodes` [n]."""
         copied: Halves = self._matrix[self._place_of_node[nodes]]
         return copied
+
+    def _with_queue(self, queue: int) -> Any:
+        """Return the parameters of a search with a queue of this length."""
+        return faiss.SearchParametersHNSW(efSearch=queue)
 
     @cached_property
     def _matrix(self) -> Halves:
@@ -142,10 +147,47 @@ def search_in_one_thread() -> None:
     faiss.omp_set_num_threads(1)
 
 
+def builder() -> str:
+    """Name faiss's version and the instructions that `build` uses."""
+    config = faiss.SIMDConfig
+    level = "AVX2" if config.is_simd_level_available(faiss.SIMDLevel_AVX2) else None
+    return f"faiss {faiss.__version__} {level or config.get_level_name()}"
+
+
+@contextmanager
+def same_instructions() -> Iterator[None]:
+    """Compute with AVX2 even if the processor has AVX-512.
+
+    The two round sums differently, and one other edge makes another graph. Replicas on different
+    processors must build the same.
+    """
+    config = faiss.SIMDConfig
+    found = config.get_level()
+    if config.is_simd_level_available(faiss.SIMDLevel_AVX2):
+        config.set_level(faiss.SIMDLevel_AVX2)
+    try:
+        yield
+    finally:
+        config.set_level(found)
+
+
 def build(
     vectors: Halves, nodes: Rows, parameters: IndexParameters, path: Path, progress: Progress
 ) -> None:
     """Build the graph over distinct vectors [R, d] on all cores and write it to `path`."""
+    with same_instructions():
+        index, row_at = built_graph(vectors, parameters, progress)
+        faiss.write_index(numbered(index, nodes[row_at]), str(path))
+
+
+def built_graph(
+    vectors: Halves, parameters: IndexParameters, progress: Progress
+) -> tuple[Any, Rows]:
+    """Build an `IndexHNSWSQ` over vectors [R, d]; return it and the row at each of its places [R].
+
+    faiss links each of a batch's rows only to earlier rows, and then adds the links back in a fixed
+    order. So the number of threads does not change the graph.
+    """
     rows, dimension = vectors.shape
     index = faiss.IndexHNSWSQ(
         dimension,
@@ -161,7 +203,7 @@ def build(
     # Sorted only after the insertion: if rows were inserted in this order, links would be worse.
     row_at = cluster_order(vectors)
     index.permute_entries(row_at)
-    faiss.write_index(_numbered(index, nodes[row_at]), str(path))
+    return index, row_at
 
 
 def open(path: Path, *, nodes: Rows, dimension: int) -> Graph:
@@ -169,14 +211,21 @@ def open(path: Path, *, nodes: Rows, dimension: int) -> Graph:
 
     Raises `BundleAltered` if the file is damaged or does not match `nodes` and `dimension`.
     """
+    index = read(path, faiss.IndexHNSWSQ, nodes=nodes, dimension=dimension)
+    graph = faiss.downcast_index(index.index)
+    return FaissGraph(index, faiss.downcast_index(graph.storage))
+
+
+def read(path: Path, kind: Any, *, nodes: Rows, dimension: int) -> Any:
+    """Read an `IndexIDMap` over an index of one `kind`, memory-mapped; raises `BundleAltered`."""
     try:
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:  # faiss raises only this, whatever is wrong
         raise BundleAltered(f"{path.name} is not an index that faiss can read") from error
     graph = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexIDMap) else index
-    if graph is index or not isinstance(graph, faiss.IndexHNSWSQ):
+    if graph is index or not isinstance(graph, kind):
         raise BundleAltered(
-            f"{path.name} holds a {type(graph).__name__}, expected IndexHNSWSQ below a map"
+            f"{path.name} holds a {type(graph).__name__}, expected {kind.__name__} below a map"
         )
     if (index.ntotal, index.d) != (len(nodes), dimension):
         raise BundleAltered(
@@ -189,7 +238,7 @@ def open(path: Path, *, nodes: Rows, dimension: int) -> Graph:
         raise BundleAltered(f"{path.name} is cut off")
     if not np.array_equal(np.sort(faiss.vector_to_array(index.id_map)), nodes):
         raise BundleAltered(f"{path.name} has places without a node of their own")
-    return FaissGraph(index)
+    return index
 
 
 def _ends_with_its_map(index: Any, path: Path) -> bool:
@@ -201,12 +250,12 @@ def _ends_with_its_map(index: Any, path: Path) -> bool:
     return bool(np.fromfile(path, np.int64, offset=size - row_at.itemsize)[0] == row_at[-1])
 
 
-def _numbered(index: Any, row_at: Rows) -> Any:
+def numbered(index: Any, row_at: Rows) -> Any:
     """Assign the numbers `row_at` [R] to the places of a filled index."""
-    numbered = faiss.IndexIDMap(faiss.IndexFlatIP(index.d))  # it takes only an empty index
-    numbered.index, numbered.ntotal, numbered.own_fields = index, index.ntotal, False
-    faiss.copy_array_to_vector(row_at, numbered.id_map)
-    return numbered
+    mapped = faiss.IndexIDMap(faiss.IndexFlatIP(index.d))  # it takes only an empty index
+    mapped.index, mapped.ntotal, mapped.own_fields = index, index.ntotal, False
+    faiss.copy_array_to_vector(row_at, mapped.id_map)
+    return mapped
 
 
 def cluster_order(vectors: Halves) -> Rows:

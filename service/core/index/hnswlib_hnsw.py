@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -68,17 +69,25 @@ class CopiedNodes:
         return similarities, np.where(places < 0, places, self.nodes[places])
 
 
+def builder() -> str:
+    """Name hnswlib's version. It does not say for which processor hnswlib was compiled."""
+    return f"hnswlib {version('hnswlib')}"
+
+
 def build(
     vectors: Halves, nodes: Rows, parameters: IndexParameters, path: Path, progress: Progress
 ) -> None:
-    """Build the graph over distinct vectors [R, d] on all cores and write it to `path`."""
+    """Build the graph over distinct vectors [R, d] and write it to `path`.
+
+    With several threads, hnswlib would build another graph each time.
+    """
     rows, dimension = vectors.shape
     index = hnswlib.Index(space="ip", dim=dimension)
     index.init_index(
         max_elements=max(rows, 1), ef_construction=parameters.ef_construction, M=parameters.m
     )
     for batch in batches(rows, _ADD_ROWS):
-        index.add_items(vectors[batch].astype(np.float32), nodes[batch])
+        index.add_items(vectors[batch].astype(np.float32), nodes[batch], num_threads=1)
         progress(batch.stop)
     index.save_index(str(path))
 

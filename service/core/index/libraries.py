@@ -2,6 +2,7 @@
 
 To add a library, write one module with the functions of `GraphLibrary` and add one line to
 `LIBRARIES`. faiss is the default: it builds and searches faster than hnswlib over the same keys.
+faiss-sq4 searches the same graph in half the memory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from service.core.types import Halves, Rows
 
 LIBRARIES = {
     "faiss": "service.core.index.faiss_hnsw",
+    "faiss-sq4": "service.core.index.faiss_sq4",
     "hnswlib": "service.core.index.hnswlib_hnsw",
 }
 
@@ -61,6 +63,13 @@ class IndexParameters:
 class GraphLibrary(Protocol):
     """The functions that a library's module must have."""
 
+    def builder(self) -> str:
+        """Name what decides the bits of a built graph, such as "faiss 1.15.1 AVX2".
+
+        Equal builders build equal files from equal vectors, with any number of threads.
+        """
+        ...
+
     def build(
         self,
         vectors: Halves,
@@ -69,7 +78,7 @@ class GraphLibrary(Protocol):
         path: Path,
         progress: Progress,
     ) -> None:
-        """Build the graph over distinct vectors [R, d] on all cores and write it to `path`.
+        """Build the graph over distinct vectors [R, d] and write it to `path`.
 
         `nodes` [R], ascending, are the row numbers that name the nodes.
         """

@@ -23,6 +23,7 @@ class Database:
     place: str  # names the log in messages, without a password
     engine: sa.Engine
     reading: sa.Engine  # the same, for connections that only read
+    across_machines = False  # whether processes of several machines may share it
     note: NewestNote | None = None  # only if files can be replaced while no process has them open
 
     def exclusive(self) -> AbstractContextManager[sa.Connection]:

@@ -167,6 +167,11 @@ class LabelLog(EventReader):
             raise
 
     @property
+    def across_machines(self) -> bool:
+        """Whether processes of several machines may share the log."""
+        return self._database.across_machines
+
+    @property
     def in_place(self) -> bool:
         """Whether a restart would open the same log."""
         try:

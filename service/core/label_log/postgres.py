@@ -67,6 +67,8 @@ class PostgresDatabase(Database):
     new events.
     """
 
+    across_machines = True
+
     def __init__(self, url: sa.URL, *, create: bool) -> None:
         """Connect and find the current schema; raises `LogError`. Writes need `create`."""
         hidden = {name: "***" for name in _SECRETS if name in url.query}

@@ -4,9 +4,10 @@
 |----------------------|-------------------------------------------------------------------|
 | `KEY/segment.index`, `KEY/segment.equal.npy` | see `frozen_segment`                      |
 | `KEY/segment.json`   | `files`: size and SHA-256 of each of them; `nodes`, the number of |
-|                      | distinct keys; `recall` of searches with the queue `ef`           |
+|                      | distinct keys; `recall` of searches with the queue `ef`;          |
+|                      | `builder` and `parameters`, with which the graph was built        |
 
-KEY is the SHA-256 over library, parameters and vectors. So a segment over the same rows is built
+KEY is the SHA-256 over builder, parameters and vectors. So a segment over the same rows is built
 only once, and an old folder is never mistaken for another segment. A segment can always be built
 again from the log. If a device searches, `DeviceSegments` replace the files.
 """
@@ -37,7 +38,7 @@ from service.core.files.folder_facts import FileFacts, file_facts, verify_files
 from service.core.index.device_segment import DeviceSegment
 from service.core.index.devices import ScanDevice
 from service.core.index.frozen_segment import equal_path, open_segment
-from service.core.index.libraries import IndexParameters
+from service.core.index.libraries import IndexParameters, load_library
 from service.core.index.protocol import Segment
 from service.core.processes.low_priority import LowPriorityChild
 from service.core.processes.own_code import own_module
@@ -70,7 +71,8 @@ class SegmentStore:
 
     def key(self, vectors: Halves, parameters: IndexParameters) -> str:
         """Return the key of the segment over vectors [n, d]: its folder's name."""
-        digest = hashlib.sha256(orjson.dumps([asdict(parameters), list(vectors.shape)]))
+        builder = load_library(parameters.library).builder()
+        digest = hashlib.sha256(orjson.dumps([builder, asdict(parameters), list(vectors.shape)]))
         digest.update(np.ascontiguousarray(vectors).data)
         return digest.hexdigest()[:32]
 
@@ -192,7 +194,11 @@ class SegmentStore:
                 for name in {INDEX, equal_path(job / INDEX).name} & set(os.listdir(job)):
                     (job / name).rename(folder / name)
                 facts = {name: asdict(of_file) for name, of_file in file_facts(folder).items()}
-                (folder / FACTS).write_bytes(orjson.dumps({"files": facts, **measured}))
+                how = {
+                    "builder": load_library(parameters.library).builder(),
+                    "parameters": asdict(parameters),
+                }
+                (folder / FACTS).write_bytes(orjson.dumps({"files": facts, **how, **measured}))
 
     @contextmanager
     def _build_lock(self) -> Iterator[None]:

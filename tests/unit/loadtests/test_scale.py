@@ -5,7 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadtests.scale import Pairs, build, check_keys, recombined, source_texts
+from loadtests.scale import (
+    Pairs,
+    build,
+    bytes_per_key,
+    check_keys,
+    measure_search,
+    recombined,
+    source_texts,
+)
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.errors import InvalidInput
@@ -36,7 +44,8 @@ def test_drawn_vectors_are_unit_vectors_near_their_sources(source: Bundle) -> No
 
 @pytest.mark.parametrize("vectors", ["encoded", "drawn"])
 def test_a_bundle_of_a_size_is_built_once(source: Bundle, tmp_path: Path, vectors: str) -> None:
-    built = build(source, tmp_path, keys=50, vectors=vectors, seed=3)
+    how = {"vectors": vectors, "library": "faiss", "seed": 3}
+    built = build(source, tmp_path, keys=50, **how)
     opened = open_bundle(built.folder)
     assert (opened.instances, opened.labels, len(opened.indices)) == (10, 40, 100)
     assert all(len(set(voted)) == 10 for voted in opened.indices.reshape(10, 10).tolist())
@@ -44,7 +53,17 @@ def test_a_bundle_of_a_size_is_built_once(source: Bundle, tmp_path: Path, vector
         encoder = OnnxEncoder(source.folder, source.manifest.encoder)
         expected = encode(encoder, source_texts(opened), role=Role.LABEL)
         assert np.allclose(opened.keys, expected, atol=1e-3)
-    assert build(source, tmp_path, keys=50, vectors=vectors, seed=3) == built
+    assert build(source, tmp_path, keys=50, **how) == built
+
+
+def test_a_search_is_measured_without_the_service(source: Bundle, tmp_path: Path) -> None:
+    built = build(source, tmp_path, keys=14, vectors="own", library="faiss-sq4", seed=3)
+    assert source_texts(open_bundle(built.folder)) == source_texts(source)
+    sizes = bytes_per_key(built)
+    assert sum(sizes.values()) * 14 > (built.folder / "keys.npy").stat().st_size
+    search = measure_search(built.folder, ["a warm tent", "boots"])
+    assert (search.queries, search.recall) == (2, 1.0)
+    assert search.cpu_ms > 0
 
 
 def test_too_few_keys_are_refused() -> None:

@@ -19,7 +19,7 @@ from service.core.bundle.reranker_files import TREES
 from service.core.errors import BundleAltered, BundleMissing, InvalidInput
 from service.core.files import text_store
 from service.core.files.text_store import TextStore
-from service.core.index.libraries import IndexParameters, load_library
+from service.core.index.libraries import LIBRARIES, IndexParameters, load_library
 from tests.support.tiny.bundles import INSTANCES, LABELS, Catalogue
 from tests.support.tiny.bundles import make_bundle as write
 from tests.support.tiny.items import ITEMS
@@ -98,10 +98,16 @@ def test_label_details_are_read_by_column(detailed: Path) -> None:
     assert (bundle.manifest.memory.version, bundle.manifest.log) == (7, "0f" * 16)
 
 
-@pytest.mark.skipif(find_spec("hnswlib") is None, reason="hnswlib is not installed")
-def test_a_bundle_may_be_indexed_by_hnswlib(make_bundle: Callable[..., Path]) -> None:
-    parameters = IndexParameters(library="hnswlib", m=8, ef_construction=40, ef=64)
-    assert open_bundle(make_bundle(index=parameters)).manifest.index.parameters() == parameters
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_bundle_may_be_indexed_by_any_library(
+    make_bundle: Callable[..., Path], library: str
+) -> None:
+    if find_spec(library.partition("-")[0]) is None:
+        pytest.skip(f"{library} is not installed")
+    parameters = IndexParameters(library=library, m=8, ef_construction=40, ef=64)
+    index = open_bundle(make_bundle(index=parameters)).manifest.index
+    assert index.parameters() == parameters
+    assert index.builder == load_library(library).builder()
 
 
 # Damage ----------------------------------------------------------------------------------

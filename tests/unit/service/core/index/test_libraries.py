@@ -1,25 +1,29 @@
 """Every index library finds what a full scan finds, with and without filters; bad files fail."""
 
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 
 from service.core.errors import BundleAltered, BundleUnsupported, InvalidConfig
+from service.core.index.exact import LiveVectors
 from service.core.index.frozen_segment import build_segment, open_segment
-from service.core.index.libraries import IndexParameters, load_library
+from service.core.index.libraries import LIBRARIES, IndexParameters, load_library
 from service.core.index.protocol import RowFilter, Segment
 from tests.support.vectors import DIMENSION, QUERIES, bitmap, built, slow_search, unit_rows, units
 
 ROWS = 60
 VECTORS = unit_rows(ROWS, seed=1)
+PACKAGES = {"faiss": "faiss-cpu", "hnswlib": "hnswlib"}
 PARAMETERS = {"m": 8, "ef_construction": 80, "ef": 80}
 
 
-@pytest.fixture(params=["faiss", "hnswlib"])
+@pytest.fixture(params=list(LIBRARIES))
 def library(request: pytest.FixtureRequest) -> str:
-    if find_spec(request.param) is None:
+    if find_spec(request.param.partition("-")[0]) is None:
         pytest.skip(f"{request.param} is not installed")
     return request.param
 
@@ -96,7 +100,6 @@ def test_a_file_that_is_missing_truncated_or_no_index_is_refused(library: str, p
 
 
 def test_an_index_of_another_kind_is_refused(tmp_path: Path) -> None:
-    faiss = pytest.importorskip("faiss")
     flat = faiss.IndexFlatIP(DIMENSION)
     flat.add(VECTORS.astype(np.float32))
     faiss.write_index(flat, str(tmp_path / "base.index"))
@@ -105,7 +108,7 @@ def test_an_index_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_library_is_refused_by_name() -> None:
-    with pytest.raises(BundleUnsupported, match=r"'annoy' is unknown .* faiss, hnswlib"):
+    with pytest.raises(BundleUnsupported, match=r"'annoy' is unknown .* faiss, faiss-sq4, hnswlib"):
         load_library("annoy")
 
 
@@ -127,3 +130,76 @@ def test_a_filter_finds_rows_that_a_walk_would_not_reach(library: str, tmp_path:
     few = RowFilter(start=3000, stop=3050)
     _, found = segment.search(QUERIES, count=20, ef=80, row_filter=few)
     assert found.tolist() == slow_search(rows, allowed=list(range(3000, 3050)), count=20)
+
+
+# One graph everywhere ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3000])
+def test_threads_and_runs_do_not_change_a_byte(library: str, tmp_path: Path, rows: int) -> None:
+    vectors, parameters = unit_rows(rows, seed=5), IndexParameters(library=library, **PARAMETERS)
+    files = []
+    for run, threads in enumerate([1, 2, 1, 2]):
+        faiss.omp_set_num_threads(threads)
+        try:
+            built(vectors, tmp_path / f"{run}.index", parameters)
+        finally:
+            faiss.omp_set_num_threads(1)
+        files.append((tmp_path / f"{run}.index").read_bytes())
+    assert files == files[:1] * 4
+
+
+@pytest.mark.parametrize("name", ["faiss", "faiss-sq4"])
+def test_a_processor_with_other_instructions_builds_the_same(name: str, tmp_path: Path) -> None:
+    """Without AVX2, faiss rounds sums differently, as with AVX-512."""
+    config = faiss.SIMDConfig
+    if not config.is_simd_level_available(faiss.SIMDLevel_AVX2):
+        pytest.skip("the processor has no AVX2")
+    parameters, found, files, builders = IndexParameters(library=name), config.get_level(), [], []
+    for level in (found, faiss.SIMDLevel_NONE):
+        config.set_level(level)
+        try:
+            built(unit_rows(3000, 64, seed=5), tmp_path / "i", parameters)
+            builders.append(load_library(name).builder())
+            assert config.get_level() == level
+        finally:
+            config.set_level(found)
+        files.append((tmp_path / "i").read_bytes())
+    assert files[0] == files[1]
+    assert builders == [f"faiss {faiss.__version__} AVX2"] * 2
+
+
+def test_a_builder_names_its_library_and_version(library: str) -> None:
+    name = library.partition("-")[0]
+    assert load_library(library).builder().startswith(f"{name} {version(PACKAGES[name])}")
+
+
+def test_similarities_have_the_bits_of_a_scan(tmp_path: Path) -> None:
+    """What parts of a memory find is merged by similarity, so equal keys must compare equal."""
+    rows, queries = unit_rows(3000, 64, seed=6), units(20, 64, seed=7)
+    live = LiveVectors(capacity=3000, dimension=64)
+    live.write(0, rows)
+    scanned = live.search(queries, count=10, row_filter=None)
+    few = RowFilter(start=0, stop=3000, alive=bitmap(3000, list(range(100, 3000))))
+    expected = live.search(queries, count=10, row_filter=few)
+    for name in ("faiss", "faiss-sq4"):
+        segment = built(rows, tmp_path / name, IndexParameters(library=name))
+        for row_filter, (similarities, places) in ((None, scanned), (few, expected)):
+            found = segment.search(queries, count=10, ef=300, row_filter=row_filter)
+            assert found[1].tolist() == places.tolist()
+            assert found[0].tobytes() == similarities.tobytes()
+
+
+def test_equal_keys_and_tombstones(library: str, tmp_path: Path) -> None:
+    """Rows of one key are found together, at most `share` of them, and dead ones are skipped."""
+    rows = np.concatenate([np.repeat(VECTORS[:1], 9, axis=0), VECTORS[1:]])
+    segment = built(rows, tmp_path / "i.index", IndexParameters(library=library, **PARAMETERS))
+    assert (segment.rows, segment.nodes) == (ROWS + 8, ROWS)
+    query = VECTORS[:1].astype(np.float32)
+    similarities, found = segment.search(query, count=12, ef=80, row_filter=None)
+    assert found[0, :9].tolist() == list(range(9))
+    assert len(set(similarities[0, :9].tolist())) == 1
+    alive = RowFilter(start=0, stop=len(rows), alive=bitmap(len(rows), [0, 3]))
+    _, found = segment.search(query, count=12, ef=80, row_filter=alive, share=4)
+    assert found[0, :4].tolist() == [1, 2, 7, 8]
+    assert np.array_equal(segment.vectors(np.arange(len(rows))), rows)

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import faiss
 import numpy as np
 import orjson
 import pytest
 
 from service.core.errors import DeviceUnavailable, SealError
 from service.core.index import frozen_segment
-from service.core.index.libraries import IndexParameters
+from service.core.index.libraries import IndexParameters, load_library
 from service.core.index.protocol import Progress
 from service.core.memory import build_segment, segment_store
 from service.core.memory.segment_store import (
@@ -87,7 +88,9 @@ def entries(folder: Path) -> list[str]:
 
 def test_a_segment_says_what_its_graph_finds(folder: Path, key: str) -> None:
     facts = orjson.loads((folder / key / FACTS).read_bytes())
-    assert facts.keys() == {"files", "nodes", "ef", "recall"}
+    assert facts.keys() == {"files", "builder", "parameters", "nodes", "ef", "recall"}
+    assert facts["builder"] == load_library("faiss").builder()
+    assert IndexParameters(**facts["parameters"]) == PARAMETERS
     assert (facts["nodes"], facts["ef"], facts["recall"]) == (ROWS, PARAMETERS.ef, 1.0)
 
 
@@ -97,7 +100,9 @@ def test_a_disk_without_room_for_the_vectors_is_an_error(small_disk: SmallDisk) 
         SegmentStore(small_disk.folder).matrix((100_000, 400))
 
 
-def test_a_key_stands_for_vectors_and_parameters(store: SegmentStore, vectors: np.ndarray) -> None:
+def test_a_key_stands_for_vectors_parameters_and_builder(
+    store: SegmentStore, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = vectors.copy()
     other[-1, -1] += 1
     keys = [
@@ -109,6 +114,8 @@ def test_a_key_stands_for_vectors_and_parameters(store: SegmentStore, vectors: n
     ]
     assert len(set(keys)) == len(keys)
     assert store.key(np.asfortranarray(vectors), PARAMETERS) == keys[0]
+    monkeypatch.setattr(faiss, "__version__", "0.0.0")
+    assert store.key(vectors, PARAMETERS) not in keys  # another version builds another graph
 
 
 def test_a_discarded_segment_is_deleted_and_stays_usable_where_it_is_open(
