@@ -75,7 +75,7 @@ $(DATA): | $(VENV)/.serve
 INSTALLED := pyproject.toml hatch_build.py $(shell find service -name '*.c')
 $(VENV)/.serve: EXTRAS := cpu,demo
 $(VENV)/.load: EXTRAS := cpu,demo,load
-$(VENV)/.test: EXTRAS := cpu,postgres,jwt,objects,export,training,demo,load,benchmark,dev
+$(VENV)/.test: EXTRAS := cpu,postgres,jwt,cluster,objects,export,training,demo,load,benchmark,dev
 $(VENV)/.serve $(VENV)/.load $(VENV)/.test: $(INSTALLED) | $(BIN)/python
 	$(BIN)/python -m pip install --no-compile $(PIP_INSTALL) --editable '.[$(EXTRAS)]'
 	@touch $@

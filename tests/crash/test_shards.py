@@ -4,6 +4,7 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -14,12 +15,18 @@ from tests.crash.scenario import FIGURES, QUERIES, Scenario, answers
 from tests.support.serving import ServerProcess, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-pytest.importorskip("ray", reason="the extra `cluster` is not installed")
 
 SHARDS, REPLICAS = 3, 2
 KILLS = int(os.environ.get("KEYMATCH_SHARD_KILLS", "6"))
 KILL_SECONDS = 5.0  # between two kills
 ACTOR = b"ray::ShardActor"
+
+
+@pytest.fixture(autouse=True)
+def _ray() -> None:
+    if find_spec("ray") is None:
+        reason = "the extra `cluster` is not installed"
+        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
 
 
 def test_killed_shards(new_scenario: Callable[..., Scenario]) -> None:
