@@ -208,15 +208,14 @@ class _Replica:
 
         If it is sent `anew`, over a new connection, all idle ones are closed.
         """
-        while self._idle:
-            connection = self._idle.pop()
+        if anew:
+            self.disconnect()
+        while (idle := self._take()) is not None:
             try:
-                if not anew:
-                    connection.sendall(question)
-                    return _Sent(self, connection, reused=True)
+                idle.sendall(question)
+                return _Sent(self, idle, reused=True)
             except OSError:
-                pass
-            connection.close()
+                idle.close()
         if monotonic() < self._avoided_until:
             return None
         try:
@@ -244,8 +243,15 @@ class _Replica:
 
     def disconnect(self) -> None:
         """Close the idle connections."""
-        while self._idle:
-            self._idle.pop().close()
+        while (idle := self._take()) is not None:
+            idle.close()
+
+    def _take(self) -> socket.socket | None:
+        """Take an idle connection; other threads may take one at the same time."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
 
 class _Asking:

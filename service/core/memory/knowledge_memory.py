@@ -151,9 +151,10 @@ class KnowledgeMemory:
 
         In a shard, each of the newest `KEPT_VERSIONS` is a view: fronts may read any of them.
         """
-        singly = KEPT_VERSIONS if self._view.share is not None else 0
-        first, last = changes[: len(changes) - singly], changes[-singly:] if singly else ()
-        for some in (first, *([change] for change in last)):
+        together = len(changes)
+        if self._view.share is not None:
+            together = max(0, together - KEPT_VERSIONS)
+        for some in (changes[:together], *([change] for change in changes[together:])):
             if some:
                 draft = self.draft()
                 draft.apply(some)

@@ -11,7 +11,8 @@ import pytest
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.changes import Change, DeleteRule
 from service.core.memory.draft import MemoryLimits
-from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.knowledge_memory import KEPT_VERSIONS, KnowledgeMemory
+from service.core.memory.shards import KeyShare
 from service.core.prediction.predictor import Predictor
 from service.core.tenant import Tenant
 from service.core.types import NewLabel, Prediction, PredictOptions
@@ -173,3 +174,18 @@ def test_exact_answers_are_those_of_one_memory(
             both.restart(log)
     assert compared > operations / 50
     assert both.whole.view.sealed_rows > 300
+
+
+@pytest.mark.parametrize("together", [1, 3, 200, KEPT_VERSIONS, 300, 600])
+def test_a_shard_keeps_a_view_of_each_recent_version(bundle: Bundle, together: int) -> None:
+    """However many changes it reads at once."""
+    changes, whole = list(islice(_changes(seed=6), 600)), KnowledgeMemory(bundle, LIMITS)
+    rows = {change.sequence: whole.apply([change]).next_row for change in changes}
+    shard = KnowledgeMemory(bundle, LIMITS, share=KeyShare(index=1, count=SHARDS))
+    for start in range(0, len(changes), together):
+        shard.apply(changes[start : start + together])
+    kept = {version for version in rows if shard.at(version) is not None}
+    assert kept == set(range(len(changes) - KEPT_VERSIONS + 1, len(changes) + 1))
+    for version in kept:
+        view = shard.at(version)
+        assert view is not None and (view.version, view.next_row) == (version, rows[version])
