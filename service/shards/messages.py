@@ -41,6 +41,7 @@ class Search(msgspec.Struct, tag="search", frozen=True, kw_only=True):
     """Asks for `KeySearch`."""
 
     version: int
+    next_row: int
     depth: int
     count: int
     queries: bytes
@@ -171,6 +172,7 @@ def question_of(wanted: KeySearch) -> Search:
     scope = wanted.scope
     return Search(
         version=wanted.version,
+        next_row=wanted.next_row,
         depth=wanted.depth,
         count=wanted.count or wanted.depth,
         queries=np.ascontiguousarray(wanted.queries, np.float32).tobytes(),
@@ -187,6 +189,7 @@ def search_of(asked: Search, *, dimension: int) -> KeySearch:
     """Return a search as it was sent; raises `ValueError`."""
     return KeySearch(
         version=asked.version,
+        next_row=asked.next_row,
         scope=Scope(
             at=asked.at,
             tenant=None if asked.tenant is None else Tenant(*asked.tenant),

@@ -63,6 +63,7 @@ class Shard:
             raise
         self._fronts: set[socket.socket] = set()
         self._left_at = monotonic()  # when the last front left
+        self.diverged = False  # a defect; after a restart, the log decides again
         self._published, self._closing = threading.Condition(), threading.Event()
         self._hello = Hello(
             bundle=manifest.fingerprint(self._loaded.bundle.manifest),
@@ -108,8 +109,8 @@ class Shard:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still follow the log."""
-        return self._writer.alive
+        """Whether it can still follow the log, and gives rows the numbers that fronts give them."""
+        return self._writer.alive and not self.diverged
 
     @property
     def built(self) -> bool:
@@ -215,6 +216,12 @@ class Shard:
         if isinstance(view, Refused):
             return view
         if isinstance(question, Search):
+            if question.next_row != view.next_row:
+                self.diverged = True
+                log.error(
+                    "rows have other numbers than in the front", extra={"version": view.version}
+                )
+                return Refused(reason="failed", message="a shard numbers rows otherwise")
             dimension = self._loaded.bundle.manifest.encoder.dimension
             wanted = messages.search_of(question, dimension=dimension)
             scoped = self._loaded.memory.in_scope(view, wanted.scope)

@@ -87,10 +87,12 @@ class KeySearch:
     """What a front asks of all shards: a search in one version of the memory.
 
     `queries` [B, d] are searched for `depth` rows of a `kind`. `named` are rows of each query whose
-    cosines are wanted, too. `count` rows are wanted of each shard; None: all.
+    cosines are wanted, too. `count` rows are wanted of each shard; None: all. `next_row` is the
+    number of the next row in this version: a shard that has another one has made a mistake.
     """
 
     version: int
+    next_row: int
     scope: Scope
     queries: Floats
     depth: int

@@ -303,6 +303,7 @@ class View:
     ) -> KeySearch:
         return KeySearch(
             version=self.version,
+            next_row=self.next_row,
             scope=self.scope,
             queries=queries,
             depth=depth,

@@ -19,10 +19,12 @@ from service.shards.front import HEDGE_SECONDS, Address, KnownPlaces, SocketShar
 from service.shards.shard import Shard
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, local_service
+from tests.support.tiny.bundles import INSTANCES, LABELS
 from tests.support.waiting import wait_for
 
 COUNT = 3
 SETTINGS = EngineSettings(threads=1, shard_timeout_ms=30_000)
+ROWS = len(LABELS) + len(INSTANCES)  # of the bundle
 QUERIES = ["boots for winter", "light", "a tent to sleep in"]
 
 
@@ -198,9 +200,18 @@ def test_a_version_that_never_comes_and_one_that_is_gone(
         )
         assert sent.status_code == 200
         wait_for(lambda: all(one and one.version == 300 for one in shards.status()))
-        assert len(shards.search(_search(version=300)).rows) == 1
+        assert len(shards.search(_search(version=300, rows=ROWS + 300)).rows) == 1
         with pytest.raises(ShardsUnavailable):
             shards.search(_search(version=1))
+
+
+def test_a_shard_with_other_row_numbers_does_not_answer(running: Running) -> None:
+    with closing(open_log(running.state)) as label_log:
+        shards = running.open(open_bundle(running.bundle), label_log, SETTINGS)
+        assert len(shards.search(_search(version=0)).rows) == 1
+        with pytest.raises(ShardsUnavailable, match="numbers rows otherwise"):
+            shards.search(_search(version=0, rows=ROWS + 1))
+        assert not any(shard.alive for shard in running.shards.values())
 
 
 def test_a_shard_needs_the_log(tiny_bundle_folder: Path, tmp_path: Path) -> None:
@@ -223,9 +234,10 @@ def test_what_is_no_front_is_sent_away(running: Running) -> None:
                 assert connection.recv(100) == b""
 
 
-def _search(version: int) -> KeySearch:
+def _search(version: int, rows: int = ROWS) -> KeySearch:
     return KeySearch(
         version=version,
+        next_row=rows,
         scope=EVERYTHING,
         queries=np.ones((1, 16), np.float32) / 4,
         depth=3,

@@ -26,6 +26,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def search(scope: Scope = EVERYTHING, **more: object) -> KeySearch:
     return KeySearch(
         version=3,
+        next_row=40,
         scope=scope,
         queries=units(2, DIMENSION),
         depth=5,
