@@ -1,8 +1,8 @@
 """Asks the shards of a memory, from a front: one question to all of them, and one merged answer.
 
 Each question goes to one replica of every shard. If it does not answer soon, another replica of the
-same shard is asked as well, and the first answer counts. A replica that cannot be reached is left
-alone for a moment.
+same shard is asked as well, and the first answer counts. A replica that accepts no connection is
+left alone for a moment.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from service.shards.messages import (
     Welcome,
 )
 
-CONNECT_SECONDS = 0.25  # for a connection, which takes less than a millisecond in one network
+CONNECT_SECONDS = 1.0  # for a connection, which takes less than a millisecond if nothing is wrong
 HEDGE_SECONDS = 0.05  # after which another replica is asked as well
-AVOIDED_SECONDS = 0.5  # a replica that could not be reached
+AVOIDED_SECONDS = 0.5  # a replica to which no connection came about in time
 OLD_SECONDS = 15.0  # an age of places at which nobody looks after the shards
 
 Address = tuple[str, int]
@@ -220,8 +220,10 @@ class _Replica:
             return None
         try:
             opened = socket.create_connection(self._address, timeout=CONNECT_SECONDS)
-        except OSError:
+        except TimeoutError:
             self.avoid()
+            return None
+        except OSError:  # known at once, so nothing is lost by trying again
             return None
         try:
             opened.settimeout(self._patience)
@@ -229,7 +231,6 @@ class _Replica:
             opened.sendall(self._hello + question)
         except OSError:
             opened.close()
-            self.avoid()
             return None
         return _Sent(self, opened, reused=False)
 
