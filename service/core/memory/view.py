@@ -266,16 +266,19 @@ class View:
         matches: list[Match] = []
         if words is not None or covered:
             matches = [self.matches(query, kind, words, covered=covered) for query in queries]
+        named = [matched for matched, _ in matches]
         if self.shards is None:
             found = FoundRows(*self.retrieve(vectors, depth=depth, kind=kind, exact=exact))
-            cosines = cosines_by(self.vectors, vectors)
         else:
             wanted = self._key_search(vectors, depth=depth, kind=kind, exact=exact)
-            named = [matched for matched, _ in matches]
             found = self.shards.search(replace(wanted, named=named))
-            cosines = _looked_up(found, named)
         similarities, rows = found.similarities, found.rows
         if matches:
+            cosines = (
+                cosines_by(self.vectors, vectors)
+                if self.shards is None
+                else _looked_up(found, named)
+            )
             similarities, rows = with_matches(similarities, rows, matches=matches, cosines=cosines)
         if self.bundle.hubs is not None:
             similarities, rows = without_hubs(similarities, rows, self.penalties(rows))
