@@ -8,11 +8,15 @@ measured apart. Writes shards.json and shards.md.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any
 
+import numpy as np
 from cyclopts import App
 
 from loadtests.clients.connection import Connection, get, require
@@ -23,7 +27,16 @@ from loadtests.traffic import Load
 from loadtests.versions import Side, compared, take_turns
 from service.child_server import Server, running_server
 from service.command_line import open_console, run
+from service.core.bundle.bundle import open_bundle
+from service.core.encoding.encoder import OnnxEncoder, encode
+from service.core.index.choose_ef import recall_per_query
+from service.core.index.faiss_hnsw import search_in_one_thread
+from service.core.index.frozen_segment import build_segment
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.shards import FoundRows, KeySearch, KeyShare, search_all
+from service.core.types import Role
 
+RECALLED = 1_000  # queries
 BUILD_SECONDS = 7200.0  # for the graphs of all shards, at low priority
 IDLE_SECONDS = 20.0
 READY_SECONDS = 600.0
@@ -43,6 +56,7 @@ def shards(
     seconds: float = 6.0,
     rate: float = 40.0,
     seed: int = 0,
+    unseen: Path | None = None,
 ) -> int:
     """Measure and report.
 
@@ -66,6 +80,8 @@ def shards(
         Requests per second in the open loop.
     seed
         Draws queries and arrivals.
+    unseen
+        A file of queries for the recall; default: texts of the bundle, which are easier.
     """
     load = Load(rate=rate, seconds=seconds, seed=seed)
     options = ["--no-access-log", "--workers", "1"]
@@ -86,12 +102,56 @@ def shards(
         measured = take_turns(sides, load, rounds=rounds, queries=queries, labels=labels)
         rows = [compared(what, measured) for what in measured["after"][0]]
         rows += [_memory_row(divided), _idle_row(divided)]
+    texts = distinct(read_queries(bundle, unseen), seed=seed)
+    rows += recall_rows(bundle, list(islice(texts, RECALLED)), shards)
     Report(
         title=f"{shards} shards against one process",
         settings={**asdict(load), "rounds": rounds, "queries": queries, "bundle": bundle.name},
         rows=rows,
     ).publish(out, "shards")
     return 0
+
+
+def recall_rows(bundle: Path, texts: Sequence[str], shards: int) -> list[Row]:
+    """Measure the recall of one graph and of shards, for which graphs are built in this process."""
+    whole, memories = KnowledgeMemory(open_bundle(bundle)), []
+    facts, depth = whole.view.bundle.manifest, whole.view.bundle.manifest.predictor.depth
+    with TemporaryDirectory(prefix="keymatch-shards-") as folder:
+        for index in range(shards):
+            share = KeyShare(index=index, count=shards)
+            memory = KnowledgeMemory(whole.view.bundle, share=share)
+            plan = memory.view.unbuilt_base_plan()
+            assert plan is not None
+            path, vectors = Path(folder, f"{index}.index"), memory.view.vectors(plan.rows)
+            segment = build_segment(vectors, facts.index.parameters(), path, lambda rows: None)
+            memory.attach_base(plan, segment)
+            memories.append(memory)
+        search_in_one_thread()
+        encoder = OnnxEncoder(bundle, facts.encoder)
+        queries = encode(encoder, texts, role=Role.QUERY)
+        asked = 0
+
+        def ask(wanted: KeySearch) -> list[FoundRows]:
+            nonlocal asked
+            asked += len(wanted.queries)
+            return [memory.view.answer(wanted) for memory in memories]
+
+        view = whole.view
+        found = search_all(view.key_search(queries, depth=depth), shards, ask)
+        exact = view.retrieve(queries, depth=depth, exact=True)
+        recalls = {
+            "one graph": view.retrieve(queries, depth=depth)[1],
+            f"{shards} shards": found.rows,
+        }
+        rows = []
+        for what, retrieved in recalls.items():
+            recall = recall_per_query(
+                queries=queries, retrieved=retrieved, exact=exact, vectors_of=view.vectors
+            )
+            measured = f"{np.mean(recall):.4f} of {len(texts):,} queries"
+            rows.append(Row(what=f"recall@{depth} of {what}", goal="", measured=measured))
+    again = f"{asked / len(texts) - 1:.1%}"
+    return [*rows, Row(what="queries that shards are asked twice", goal="", measured=again)]
 
 
 def _wait_until_built(server: Server) -> None:

@@ -221,7 +221,7 @@ class View:
         similarities [B, b], descending, and row numbers [B, b]; row -1 fills missing places.
         """
         if self.shards is not None:
-            wanted = self._key_search(queries, depth=depth, kind=kind, exact=exact)
+            wanted = self.key_search(queries, depth=depth, kind=kind, exact=exact)
             return self.shards.search(wanted)[:2]
         share, ef = places_per_key(depth), None if exact else self.bundle.manifest.index.ef
         if count is not None:
@@ -270,7 +270,7 @@ class View:
         if self.shards is None:
             found = FoundRows(*self.retrieve(vectors, depth=depth, kind=kind, exact=exact))
         else:
-            wanted = self._key_search(vectors, depth=depth, kind=kind, exact=exact)
+            wanted = self.key_search(vectors, depth=depth, kind=kind, exact=exact)
             found = self.shards.search(replace(wanted, named=named))
         similarities, rows = found.similarities, found.rows
         if matches:
@@ -301,9 +301,10 @@ class View:
             cosines.append(own)
         return FoundRows(*found, cosines)
 
-    def _key_search(
-        self, queries: Floats, *, depth: int, kind: RowKind | None, exact: bool
+    def key_search(
+        self, queries: Floats, *, depth: int, kind: RowKind | None = None, exact: bool = False
     ) -> KeySearch:
+        """Return what a front asks of shards to `retrieve` keys; the arguments are the same."""
         return KeySearch(
             version=self.version,
             next_row=self.next_row,
