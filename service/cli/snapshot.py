@@ -93,13 +93,15 @@ def snapshot(
     target = kept.snapshots / PurePosixPath(url).name if url else Path(out)
     if url and exists(url):
         raise InvalidInput(f"{url} exists already: name another URL", field="out")
+    if not url:
+        refuse_unusable(target)
     # With `progress`, the calling service holds the lock already.
     lock = SnapshotFile(target.parent).only_one() if progress is None else nullcontext()
     with lock, ExitStack() as finally_:
         if url:
             _remove_unpushed(kept.snapshots)  # of a killed process
             finally_.callback(_remove_unpushed, kept.snapshots)
-        refuse_unusable(target)
+            refuse_unusable(target)
         folder = local_bundle(bundle, cache)
         view, log_id, chain = _view(
             folder, state, until=until, tenant=tenant, other_data=other_data

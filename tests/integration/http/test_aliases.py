@@ -67,7 +67,9 @@ def test_a_label_is_found_by_its_aliases_after_a_restart_and_a_snapshot(
         assert shown(service) == AXE
         for place, code in enumerate(codes):
             asked = [spelling(code) for spelling in SPELLINGS]
-            answer = service.post("/predict", {"queries": asked, "top_k": 1, "explain": True})
+            question = {"queries": asked, "top_k": 1, "explain": True, "deadline_ms": 60_000}
+            answer = service.post("/predict", question)
+            assert answer.status_code == 200, answer.text
             for result in answer.json()["results"]:
                 [keyword] = result["keywords"]
                 assert (keyword["id"], keyword["match"]) == (f"drill {place}", "exact")

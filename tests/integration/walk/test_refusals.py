@@ -110,7 +110,7 @@ def test_what_is_no_readable_file_is_refused(refused: Refused, tmp_path: Path) -
     table = tmp_path / "clicks.csv"
     assert refusal(refused, table) == f"{table}: cannot be read: No such file or directory"
     table.mkdir()
-    assert refusal(refused, table) == f"{table}: cannot be read: Is a directory"
+    assert refusal(refused, table) == f"{table}: is a folder without files of a table"
     table.rmdir()
     table.touch(mode=0)
     if os.geteuid():  # root may read every file

@@ -138,7 +138,12 @@ def test_waiters_leave_connections_where_few_files_can_be_open(
 ) -> None:
     """A worker's limits fit the number of connections that its process can keep open."""
     config = ServeConfig(
-        bundle=Path("bundle"), bundles=Path(), state="", settings=Settings(), access=Access()
+        bundle=Path("bundle"),
+        bundles="bundles",
+        cache=Path("cache"),
+        state="",
+        settings=Settings(),
+        access=Access(),
     ).with_connections(most)
     assert config.settings.server.connections == connections
     assert config.settings.engine.version_waiters == waiters
