@@ -89,14 +89,14 @@ class ClusterProcess:
     def close(self) -> None:
         """End the child. If it has started a cluster, the cluster ends with it."""
         self._closing.set()
-        child = self._child
-        if child is not None and child.stdin is not None:
-            child.stdin.close()
-            try:
-                child.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                child.kill()
-        self._thread.join()
+        late = monotonic() + STOP_SECONDS
+        while self._thread.is_alive():
+            child = self._child  # the thread may just be starting another one
+            if child is not None and child.stdin is not None:
+                child.stdin.close()
+                if monotonic() > late:
+                    child.kill()
+            self._thread.join(POLL_SECONDS)
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -109,8 +109,8 @@ class ClusterProcess:
             try:
                 child.stdin.write(self._job + b"\n")
                 child.stdin.flush()
-            except OSError:
-                pass  # it has ended already
+            except (OSError, ValueError):
+                pass  # it has ended already, or is to end
             status = child.wait()
             if not self._closing.wait(PAUSE_SECONDS):
                 log.error("the cluster's child process has ended", extra={"status": status})
