@@ -4,7 +4,7 @@ Keys are recombined texts of a bundle: the first half of one text's words and th
 another's. The bundles of all sizes are kept in OUT/bundles, so an interrupted run continues. Writes
 scale.json and scale.md.
 
-A search is also measured without the service : its CPU time with the shortest queue that reaches
+A search is also measured without the service: its CPU time with the shortest queue that reaches
 the recall goal. `bytes_per_key` in scale.json has the size of each of a bundle's folders and files.
 
 Shapes: S texts of the bundle, n texts drawn, d dimensions.

@@ -1,4 +1,4 @@
-"""What a front and a shard say to each other: msgpack in frames, over TCP.
+"""The messages between a front and a shard: msgpack in frames, over TCP.
 
 A frame is its length in four bytes, big-endian, and then one message. A front opens a connection
 with `Hello`, and a shard answers `Welcome` or `Refused`. Each question then gets one answer, in
@@ -205,7 +205,7 @@ def search_of(asked: Search, *, dimension: int) -> KeySearch:
 
 
 def answer_of(found: FoundRows) -> Found:
-    """Return what was found as it is sent."""
+    """Return found rows as a message."""
     return Found(
         similarities=np.ascontiguousarray(found.similarities, np.float32).tobytes(),
         rows=np.ascontiguousarray(found.rows, np.int64).tobytes(),

@@ -4,6 +4,7 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from loadtests.resources import process_tree
 from tests.crash.scenario import FIGURES, QUERIES, Scenario, answers
 from tests.support.serving import ServerProcess, wait_for
 
@@ -98,19 +100,7 @@ def actors(server: ServerProcess) -> Iterator[int]:
 
 def processes(server: ServerProcess, name: bytes) -> Iterator[int]:
     """Yield the descendants of a server whose command contains a name."""
-    children: dict[int, list[int]] = {}
-    commands = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                commands[int(folder.name)] = (folder / "cmdline").read_bytes()
-            except OSError:  # it has just ended
-                continue
-            children.setdefault(parent, []).append(int(folder.name))
-    waiting = [server.pid]
-    while waiting:
-        pid = waiting.pop()
-        waiting += children.get(pid, [])
-        if name in commands.get(pid, b""):
-            yield pid
+    for pid in process_tree(server.pid):
+        with suppress(OSError):  # it has just ended
+            if name in Path(f"/proc/{pid}/cmdline").read_bytes():
+                yield pid

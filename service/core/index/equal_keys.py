@@ -10,7 +10,7 @@ Shapes: R rows, E rows that share the key of an earlier one, d dimensions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from service.core.index.protocol import batches
 from service.core.types import Halves, Indices, Rows
 
 _COMPARED_ROWS = 65_536  # rows whose bits are compared at once
+_HASHED_ROWS = 8_192  # at once
 _HASH_FACTOR = 0x9E3779B97F4A7C15
 
 
@@ -88,7 +89,7 @@ def equal_keys(vectors: Halves) -> EqualKeys:
     rows = len(vectors)
     if not rows:
         return NO_EQUAL_KEYS
-    hashes = np.concatenate([key_hashes(vectors[batch]) for batch in batches(rows, _COMPARED_ROWS)])
+    hashes = key_hashes(vectors)
     _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
     first_of = first[inverse]
     later = np.flatnonzero(first_of != np.arange(rows))
@@ -111,6 +112,15 @@ def key_hashes(vectors: Halves) -> NDArray[np.uint64]:
 
     Shards divide rows by it, so it must never change.
     """
-    bits = _bits(vectors).astype(np.uint64) + np.uint64(1)
-    factors = [pow(_HASH_FACTOR, power, 2**64) for power in range(1, bits.shape[1] + 1)]
-    return np.asarray(bits @ np.array(factors, np.uint64))
+    factors = _hash_factors(vectors.shape[1])
+    hashes = [
+        (_bits(vectors[batch]).astype(np.uint64) + np.uint64(1)) @ factors
+        for batch in batches(len(vectors), _HASHED_ROWS)
+    ]
+    return np.concatenate([np.zeros(0, np.uint64), *hashes])
+
+
+@cache
+def _hash_factors(dimension: int) -> NDArray[np.uint64]:
+    factors = [pow(_HASH_FACTOR, power, 2**64) for power in range(1, dimension + 1)]
+    return np.array(factors, np.uint64)

@@ -23,12 +23,10 @@ import numpy as np
 
 from service.core.index.equal_keys import key_hashes
 from service.core.index.found_rows import nearest, pad
-from service.core.index.protocol import batches
 from service.core.label_filter import LabelFilter
 from service.core.tenant import Tenant
 from service.core.types import Bools, Floats, Halves, RowKind, Rows
 
-_HASHED_ROWS = 8_192  # at once
 _HIGH_BITS = np.uint64(32)  # of a hash; its low bits depend on few bits of the key
 _SPARE_DEVIATIONS = 3
 
@@ -42,11 +40,7 @@ class KeyShare:
 
     def holds(self, keys: Halves) -> Bools:
         """Return which of `keys` [n, d] belong to this shard."""
-        held = [
-            (key_hashes(keys[batch]) >> _HIGH_BITS) % np.uint64(self.count) == self.index
-            for batch in batches(len(keys), _HASHED_ROWS)
-        ]
-        return np.concatenate([np.zeros(0, bool), *held])
+        return np.asarray((key_hashes(keys) >> _HIGH_BITS) % np.uint64(self.count) == self.index)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +78,7 @@ class FoundRows(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KeySearch:
-    """What a front asks of all shards: a search in one version of the memory.
+    """A search in one version of the memory, as a front sends it to all shards.
 
     `queries` [B, d] are searched for `depth` rows of a `kind`. `named` are rows of each query whose
     cosines are wanted, too. `count` rows are wanted of each shard; None: all. `next_row` is the
@@ -104,9 +98,9 @@ class KeySearch:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardStatus:
-    """What a shard holds: its newest version, its rows, and whether all its graphs are built.
+    """A shard's newest version, the number of its rows, and whether all its graphs are built.
 
-    Until they are, it finds the same rows more slowly.
+    Until they are built, searches are slower.
     """
 
     version: int
