@@ -32,8 +32,9 @@ from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.index.choose_ef import recall_per_query
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.index.frozen_segment import build_segment
+from service.core.index.key_parts import KeyShare
 from service.core.memory.knowledge_memory import KnowledgeMemory
-from service.core.memory.shards import FoundRows, KeySearch, KeyShare, search_all
+from service.core.memory.shards import FoundRows, KeySearch, search_all
 from service.core.types import Role
 
 RECALLED = 1_000  # queries

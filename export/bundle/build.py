@@ -101,8 +101,9 @@ class BundleOptions:
     The bundle keeps the share `instances` of the instance keys, chosen by the method `reduction`,
     and all label keys. `relevance` is the scale of its vote weights. With `recall`, the bundle gets
     the smallest `ef` that reaches it. None keeps the index's `ef`, or raises it until it reaches
-    the index's `recall_goal`. `choose` replaces the `predictor` by what is best on held-out rows,
-    unless the encoder's run chose it on the same data set.
+    the index's `recall_goal`. Unless `parts` is None, the keys are divided into so many. `choose`
+    replaces the `predictor` by what is best on held-out rows, unless the encoder's run chose it on
+    the same data set.
     """
 
     predictor: PredictorFacts
@@ -114,6 +115,7 @@ class BundleOptions:
     relevance: Relevance = "given"
     recall: float | None = None
     spelling: Spelling | None = None
+    parts: int | None = None
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
 
 
@@ -378,6 +380,7 @@ def _content(
         learned=dataset.learned,
         reranker=options.reranker,
         spelling=options.spelling or "off",
+        parts=options.parts,
     )
 
 

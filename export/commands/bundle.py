@@ -77,6 +77,7 @@ def bundle(
         choose=predictor.chooses and trees is None,
         instances=memory.instances,
         reduction=memory.reduction,
+        parts=memory.shards,
         relevance=memory.relevance or defaults.relevance or "given",
         recall=index.recall,
         spelling=predictor.spelling,

@@ -13,7 +13,13 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from service.core.bundle.manifest import PredictorFacts
-from service.core.bundle.ranges import HIGHEST_TAU, LOWEST_TAU, MOST_DEPTH, MOST_WORDS
+from service.core.bundle.ranges import (
+    HIGHEST_TAU,
+    LOWEST_TAU,
+    MOST_DEPTH,
+    MOST_PARTS,
+    MOST_WORDS,
+)
 from service.core.errors import InvalidInput
 from service.core.index.libraries import IndexParameters
 from service.core.types import Spelling
@@ -134,24 +140,33 @@ class PredictorOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryOptions:
-    """How many instance keys the bundle keeps, and how they vote. All label keys are kept.
+    """How many instance keys the bundle keeps, how they vote, and how all keys are divided.
 
     Attributes
     ----------
     instances
         Share of the instance keys that the bundle keeps, above 0 and at most 1.
     reduction
-        How the instance keys to keep are chosen: representative keeps those that together are
-        nearest to all rows with the same labels. `keymatch lab budget` measures the loss.
+        How the instance keys to keep are chosen; all label keys are kept. representative keeps
+        those that together are nearest to all rows with the same labels. `keymatch lab budget`
+        measures the loss.
     relevance
         How the weights of the data's pairs count in the votes: given, as the data have them, binary
         for equal votes, or log, ln(1 + weight). Default: as `fit` chose on held-out rows,
         otherwise given.
+    shards
+        Divide the keys into so many parts, each with its own graph, for `keymatch serve --shards`.
+        Default: not divided.
     """
 
     instances: float = 1.0
     reduction: str = "representative"
     relevance: Literal["given", "binary", "log"] | None = None
+    shards: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.shards is not None and not 1 <= self.shards <= MOST_PARTS:
+            raise InvalidInput(f"--shards is {self.shards}, and may be 1 to {MOST_PARTS}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from service.core.errors import InvalidInput
 if TYPE_CHECKING:
     from service.shards.cluster import ClusterConfig
 
-MOST_SHARDS, MOST_REPLICAS = 1_000, 16
+MOST_REPLICAS = 16
 
 
 def serve(
@@ -120,6 +120,7 @@ def serve(
 
 def _cluster_config(shards: int | None, replicas: int, cluster: str | None) -> ClusterConfig | None:
     """Return how the memory is divided; raises `InvalidInput`."""
+    from service.core.bundle.ranges import MOST_PARTS
     from service.shards.cluster import AUTO, ClusterConfig, require_ray
 
     if shards is None:
@@ -127,7 +128,7 @@ def _cluster_config(shards: int | None, replicas: int, cluster: str | None) -> C
             raise InvalidInput("--replicas and --cluster need --shards", field="shards")
         return None
     for name, value, most in (
-        ("shards", shards, MOST_SHARDS),
+        ("shards", shards, MOST_PARTS),
         ("replicas", replicas, MOST_REPLICAS),
     ):
         if not 1 <= value <= most:

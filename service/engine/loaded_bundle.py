@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,7 +14,9 @@ from time import monotonic
 
 import numpy as np
 
+from service.core.bundle import manifest
 from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.bundle.manifest import Manifest
 from service.core.changes import (
     DeleteInstance,
     DeleteItem,
@@ -28,12 +30,13 @@ from service.core.encoding.encoder import Encoder, OnnxEncoder, require_full_len
 from service.core.encoding.representer import Representer, open_representer
 from service.core.errors import BundleUnsupported, KeymatchError, LogError, OtherData, echoed
 from service.core.index.devices import ScanDevice
+from service.core.index.key_parts import KeyShare
 from service.core.index.libraries import load_library
 from service.core.label_log import LabelLog
 from service.core.label_log.maintenance import explained
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
-from service.core.memory.shards import KeyShare, Shards
+from service.core.memory.shards import Shards
 from service.core.prediction.confidence import open_confidence
 from service.core.prediction.predictor import Predictor, QueryCache
 from service.core.prediction.reranking.reranker import open_reranker
@@ -123,8 +126,9 @@ class LoadedBundle:
 
     def warm_up_search(self) -> None:
         """Search for keys that are spread over the bundle, which reads its graph from disk."""
-        keys = self.bundle.keys
-        queries = keys[:: max(1, len(keys) // WARM_UP_SEARCHES)].astype(np.float32)
+        rows = self.memory.view.base.alive_rows()  # a shard may hold no other keys
+        some = rows[:: max(1, len(rows) // WARM_UP_SEARCHES)]
+        queries = self.bundle.keys[some].astype(np.float32)
         depth = self.bundle.manifest.predictor.depth
         self.memory.view.retrieve(queries, depth=depth)
 
@@ -241,9 +245,13 @@ def load_bundle(
     allowed.
     """
     name: DeviceName = "cpu" if device is None else device.name
-    bundle = open_bundle(folder, device=device)
+    parts: Collection[int] | None = None
+    if share is not None:
+        require_parts(manifest.read(folder), share.count)
+        parts = (share.index,)
+    bundle = open_bundle(folder, device=device, parts=parts if open_shards is None else ())
     facts = bundle.manifest
-    log.info("bundle verified", extra={"bundle": facts.name, "rows": len(bundle.keys)})
+    log.info("bundle verified", extra={"bundle": facts.name, "rows": facts.memory.rows})
     if trial is not None:
         trial(bundle)
     encoder = OnnxEncoder(bundle.folder, facts.encoder, device=name)
@@ -291,6 +299,15 @@ def _replay(
         raise explained(label_log, error) from error
     references.report(allowed=settings.other_data)
     log.info("log replayed", extra={"version": loaded.memory.view.version})
+
+
+def require_parts(facts: Manifest, shards: int) -> None:
+    """Raise `BundleUnsupported` if a bundle is in another number of parts than `shards`."""
+    if facts.parts is not None and len(facts.parts) != shards:
+        raise BundleUnsupported(
+            f"the bundle {facts.name} is in {len(facts.parts)} parts, which cannot be divided into"
+            f" {shards}: serve it with --shards {len(facts.parts)}, or export it again"
+        )
 
 
 def require_same_data(bundle: Bundle, label_log: LabelLog) -> None:

@@ -16,7 +16,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,12 +27,12 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from service.core.bundle import manifest
-from service.core.bundle.bundle import open_bundle
+from service.core.bundle.bundle import open_bundle, without_parts
 from service.core.bundle.object_store import held, local_bundle
 from service.core.errors import InvalidConfig, KeymatchError
 from service.core.label_log import open_log
 from service.engine.bundle_directory import BundleDirectory
-from service.engine.loaded_bundle import require_same_builder, require_same_data
+from service.engine.loaded_bundle import require_parts, require_same_builder, require_same_data
 from service.server.connection import ServiceConnection
 from service.server.memory_budget import within_budget
 from service.server.worker import LEAVE, MARGIN_SECONDS, ServeConfig, Worker, stop_signals
@@ -180,11 +180,16 @@ class Supervisor(Multiprocess):
 def _verify(config: ServeConfig) -> None:
     directory = BundleDirectory.of(Path(config.bundle), config.bundles, config.cache)
     with closing(open_log(config.state)) as label_log:
-        bundle = open_bundle(directory.current(label_log))
+        bundle = open_bundle(directory.current(label_log), parts=_parts(config))
         if config.settings.engine.device == "cpu":
             require_same_builder(bundle, label_log)
         if not config.settings.engine.other_data:
             require_same_data(bundle, label_log)
+
+
+def _parts(config: ServeConfig) -> Collection[int] | None:
+    """Return the parts of the bundle that workers open; None: all. Shards search the others."""
+    return None if config.cluster is None else ()
 
 
 def launch(config: ServeConfig) -> int:
@@ -200,7 +205,10 @@ def launch(config: ServeConfig) -> int:
     try:
         bundle = local_bundle(config.bundle, config.cache, without_store=True)
         with held(bundle):
-            settings = within_budget(config.settings, manifest.read(bundle))
+            facts = manifest.read(bundle)
+            if config.cluster is not None:
+                require_parts(facts, config.cluster.shards)
+            settings = within_budget(config.settings, without_parts(facts, _parts(config)))
             with _placed(replace(config, bundle=bundle, settings=settings)) as placed:
                 return supervise(placed) if server.workers > 1 else _run_in_this_process(placed)
     finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from service.core.bundle.bundle import BASE_SEGMENT
+from service.core.bundle.bundle import PART_SEGMENT
 from service.core.bundle.manifest import Manifest
 from service.core.errors import InvalidConfig
 from service.core.index.frozen_segment import MOST_COPIED
@@ -48,7 +48,7 @@ def shares(settings: Settings, bundle: Manifest) -> list[Share]:
     """Return all shares of the budget; the live memory's is 0 until `live_bytes` is set."""
     limits, engine, server = settings.limits, settings.engine, settings.server
     files = sum(facts.bytes for facts in bundle.files.values())
-    index = sum(facts.bytes for name, facts in bundle.files.items() if name == BASE_SEGMENT)
+    index = sum(facts.bytes for name, facts in bundle.files.items() if name.endswith(PART_SEGMENT))
     graphs = sum(facts.bytes for name, facts in bundle.files.items() if name.endswith(".onnx"))
     children = (engine.threads + OTHER_CHILDREN) * CHILD_BYTES + (engine.threads + 1) * graphs
     entry = ENTRY_BYTES + 4 * bundle.encoder.dimension

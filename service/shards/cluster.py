@@ -26,8 +26,8 @@ from typing import Any
 import orjson
 
 from service.core.errors import InvalidConfig, KeymatchError, MissingExtra
+from service.core.index.key_parts import KeyShare
 from service.core.label_log import open_log
-from service.core.memory.shards import KeyShare
 from service.core.processes.own_code import own_module
 from service.settings import EngineSettings
 from service.shards.front import Address, KnownPlaces

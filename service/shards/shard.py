@@ -19,8 +19,8 @@ from service.core.bundle import manifest
 from service.core.changes import UseBundle
 from service.core.errors import KeymatchError
 from service.core.index.faiss_hnsw import search_in_one_thread
+from service.core.index.key_parts import KeyShare
 from service.core.label_log import open_log
-from service.core.memory.shards import KeyShare
 from service.core.memory.view import View
 from service.engine.device import segment_source
 from service.engine.loaded_bundle import LoadedBundle, load_bundle

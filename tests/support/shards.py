@@ -7,9 +7,10 @@ import numpy as np
 
 from service.core.bundle.bundle import Bundle
 from service.core.changes import Change
+from service.core.index.key_parts import KeyShare
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
-from service.core.memory.shards import FoundRows, KeySearch, KeyShare, search_all
+from service.core.memory.shards import FoundRows, KeySearch, search_all
 from service.core.types import Halves, Rows
 from tests.support.changes import seal
 

@@ -8,6 +8,8 @@
 | `keys.npy`                      | fp16 [N + L, d]: instance rows, then label rows (Eq. 3)    |
 | `segments/base.index`           | HNSW over distinct keys, in the index library's own format |
 | `segments/base.equal.npy`       | only if rows share keys: these rows, see `frozen_segment`  |
+| `parts/I-of-N/*`                | instead of the three above, in a bundle in parts: those of |
+|                                 | the part's rows, and int64 `rows.npy`, ascending           |
 | `values/indptr.npy`             | int64 [N + 1]: instance i votes for indices[indptr[i]:     |
 |                                 | indptr[i + 1]]                                             |
 | `values/indices.npy`            | int32: label columns; label row j votes for column j only, |
@@ -32,14 +34,16 @@
 | `reranker/*`                    | optional: the reranker's trees, `reranker_files`           |
 
 `content.write_bundle` writes a bundle. Opening one verifies the ranges of all facts, the checksum
-of every file and the numbers in the arrays, and maps the large files. Nothing is pickled.
+of every file and the numbers in the arrays, and maps the large files. Nothing is pickled. A process
+that needs some parts of the keys, or none, opens and verifies no others.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -66,13 +70,15 @@ from service.core.files.arrays import (
 from service.core.files.folder_facts import verify_files
 from service.core.files.text_store import TextStore
 from service.core.index.devices import ScanDevice
-from service.core.index.protocol import Segment, batches
+from service.core.index.key_parts import KeyPart, KeyShare, PartedKeys, PartedSegment, parts_of
+from service.core.index.protocol import Keys, Segment, batches
 from service.core.lexical.word_index import FrozenWords
 from service.core.rules import Rule, from_document
 from service.core.types import Floats, Halves, Indices, Rows
 
 ENCODER, TOKENIZER = "encoder.onnx", "tokenizer.json"
 KEYS, BASE_SEGMENT = "keys.npy", "segments/base.index"
+PART_ROWS, PART_KEYS, PART_SEGMENT = "rows.npy", "keys.npy", "base.index"
 INDPTR, INDICES = "values/indptr.npy", "values/indices.npy"
 VOTE_WEIGHTS, VOTE_HOURS = "values/weights.npy", "values/hours.npy"
 HUBS, RULES = "hubs.npy", "rules.json"
@@ -90,7 +96,7 @@ class Bundle:
 
     folder: Path
     manifest: Manifest
-    keys: Halves  # [N + L, d]
+    keys: Keys  # [N + L, d]
     segment: Segment
     indptr: NDArray[np.int64]  # [N + 1]
     indices: Indices
@@ -110,6 +116,7 @@ class Bundle:
     reranker: RerankerFiles | None = None
     rules: tuple[Rule, ...] = ()
     device: ScanDevice | None = None  # searches the keys and live rows; None: the CPU does
+    parts: Mapping[int, KeyPart] = field(default_factory=dict)  # those that are held, by number
 
     @property
     def instances(self) -> int:
@@ -120,6 +127,12 @@ class Bundle:
     def labels(self) -> int:
         """L, the number of labels."""
         return self.manifest.memory.labels
+
+    def rows_of(self, share: KeyShare) -> Rows:
+        """Return the rows of a share, ascending; of a bundle in parts, a part that is held."""
+        if self.manifest.parts is None:
+            return np.flatnonzero(share.holds(self.keys))
+        return self.parts[share.index].rows
 
     @cached_property
     def wordless(self) -> Rows:
@@ -137,19 +150,23 @@ class Bundle:
         return indptr, instances[np.argsort(self.indices, kind="stable")]
 
 
-def files_read(facts: Manifest) -> list[str]:
+def files_read(facts: Manifest, *, parts: Collection[int] | None = None) -> list[str]:
     """Return the names of the files that a bundle with this manifest must have.
 
-    All other files are optional, and read only if the manifest lists them.
+    Of a bundle in parts, those of the numbered `parts` are read; None: of all. All other files are
+    optional, and read only if the manifest lists them.
     """
     names = [
-        *(ENCODER, TOKENIZER, KEYS, INDPTR, INDICES),
-        *facts.index.files(BASE_SEGMENT, rows=facts.memory.rows),
+        *(ENCODER, TOKENIZER, INDPTR, INDICES),
         *text_store.files(INSTANCE_TEXTS),
         *text_store.files(LABEL_IDS, lookup=True),
         *text_store.files(LABEL_TEXTS),
         *word_files.FILES,
     ]
+    if facts.parts is None:
+        names += [KEYS, *facts.index.files(BASE_SEGMENT, rows=facts.memory.rows)]
+    for index in parts_held(facts, parts):
+        names += _files_of_part(facts, index)
     if f"{LABEL_DETAILS}.bin" in facts.files:
         names += text_store.files(LABEL_DETAILS)
     if facts.predictor.hubs:
@@ -163,34 +180,69 @@ def files_read(facts: Manifest) -> list[str]:
     return names
 
 
-def open_bundle(folder: Path, *, verify: bool = True, device: ScanDevice | None = None) -> Bundle:
+def without_parts(facts: Manifest, parts: Collection[int] | None) -> Manifest:
+    """Return the manifest without the files of the parts that are not opened, see `open_bundle`."""
+    closed = set(files_read(facts)).difference(files_read(facts, parts=parts))
+    return replace(
+        facts, files={name: file for name, file in facts.files.items() if name not in closed}
+    )
+
+
+def parts_held(facts: Manifest, wanted: Collection[int] | None) -> Collection[int]:
+    """Return the numbers of the parts to open if some are `wanted`, None: all.
+
+    With IRENE, each process may have to encode labels, for which it searches all label keys.
+    """
+    if facts.parts is None:
+        return ()
+    return range(len(facts.parts)) if wanted is None or facts.novel is not None else wanted
+
+
+def part_folder(index: int, count: int) -> str:
+    """Return the path of part `index` of `count` within a bundle."""
+    return f"parts/{index}-of-{count}"
+
+
+def _files_of_part(facts: Manifest, index: int) -> list[str]:
+    assert facts.parts is not None
+    folder, part = part_folder(index, len(facts.parts)), facts.parts[index]
+    graph = replace(facts.index, nodes=part.nodes)
+    files = graph.files(f"{folder}/{PART_SEGMENT}", rows=part.rows) if part.rows else []
+    return [f"{folder}/{PART_ROWS}", f"{folder}/{PART_KEYS}", *files]
+
+
+def open_bundle(
+    folder: Path,
+    *,
+    verify: bool = True,
+    device: ScanDevice | None = None,
+    parts: Collection[int] | None = None,
+) -> Bundle:
     """Verify and open a bundle. If a `device` is given, it searches the keys exactly.
 
-    The checksum of every file is verified, and the numbers in each array that readers rely on. A
-    child process may pass `verify=False` for a bundle that its parent has verified. Raises
-    `BundleMissing`, `BundleAltered` or `BundleUnsupported`, naming the file.
+    Of a bundle in parts, those with the numbers `parts` are opened; None: all. The checksum of each
+    opened file is verified, and the numbers in each array that readers rely on. A child process may
+    pass `verify=False` for a bundle that its parent has verified. Raises `BundleMissing`,
+    `BundleAltered` or `BundleUnsupported`, naming the file.
     """
     facts = manifest.read(folder)
-    for name in files_read(facts):
+    if facts.parts is not None and sum(part.rows for part in facts.parts) != facts.memory.rows:
+        raise BundleAltered(f"{folder}: the parts of the keys do not hold {facts.memory.rows} rows")
+    for name in files_read(facts, parts=parts):
         if name not in facts.files:
             raise BundleAltered(f"{folder}: the manifest lists no file {name}")
     if verify:
-        verify_files(folder, facts.files)
+        verify_files(folder, without_parts(facts, parts).files)
     memory, dimension = facts.memory, facts.encoder.dimension
-    keys: Halves = mapped(folder / KEYS, np.float16, (memory.rows, dimension))
-    if device is None:
-        graph = folder / BASE_SEGMENT
-        segment: Segment = facts.index.open(graph, rows=memory.rows, dimension=dimension)
-    else:
-        from service.core.index.device_segment import DeviceSegment  # loads faiss
-
-        segment = DeviceSegment(device, keys, cuts=[memory.instances])
+    held = {index: _open_part(folder, facts, index) for index in parts_held(facts, parts)}
+    keys, segment = _keys_and_segment(folder, facts, held, device)
     has_details = f"{LABEL_DETAILS}.bin" in facts.files
     bundle = Bundle(
         folder=folder,
         manifest=facts,
         keys=keys,
         segment=segment,
+        parts=held,
         indptr=mapped(folder / INDPTR, np.int64, (memory.instances + 1,)),
         indices=mapped(folder / INDICES, np.int32, (memory.votes,)),
         vote_weights=(
@@ -242,6 +294,39 @@ def open_bundle(folder: Path, *, verify: bool = True, device: ScanDevice | None 
     return bundle
 
 
+def _open_part(folder: Path, facts: Manifest, index: int) -> KeyPart:
+    assert facts.parts is not None
+    part, place = facts.parts[index], folder / part_folder(index, len(facts.parts))
+    dimension = facts.encoder.dimension
+    keys: Halves = mapped(place / PART_KEYS, np.float16, (part.rows, dimension))
+    segment: Segment = PartedSegment((), rows=0)
+    if part.rows:
+        graph = replace(facts.index, nodes=part.nodes)
+        segment = graph.open(place / PART_SEGMENT, rows=part.rows, dimension=dimension)
+    rows: Rows = mapped(place / PART_ROWS, np.int64, (part.rows,))
+    return KeyPart(rows=rows, keys=keys, segment=segment)
+
+
+def _keys_and_segment(
+    folder: Path, facts: Manifest, held: Mapping[int, KeyPart], device: ScanDevice | None
+) -> tuple[Keys, Segment]:
+    """Return all keys that are held, and what searches them."""
+    rows, dimension = facts.memory.rows, facts.encoder.dimension
+    keys: Keys
+    if facts.parts is None:
+        keys = mapped(folder / KEYS, np.float16, (rows, dimension))
+    else:
+        keys = PartedKeys(list(held.values()), rows=rows, dimension=dimension)
+    if device is not None:
+        from service.core.index.device_segment import DeviceSegment  # loads faiss
+
+        return keys, DeviceSegment(device, keys, cuts=[facts.memory.instances])
+    if facts.parts is None:
+        return keys, facts.index.open(folder / BASE_SEGMENT, rows=rows, dimension=dimension)
+    segments = [(part.rows, part.segment) for part in held.values()]
+    return keys, PartedSegment(segments, rows=rows)
+
+
 def _rules(file: Path) -> tuple[Rule, ...]:
     """Return the rules of a file; raises `BundleAltered`."""
     try:
@@ -257,8 +342,12 @@ def require_sound(bundle: Bundle) -> None:
     must be readable. Raises `BundleAltered`, naming the file.
     """
     folder = bundle.folder
-    if bundle.device is None:  # a device searches the keys, so it needs no graph
+    if bundle.device is None and bundle.manifest.parts is None:  # a device needs no graph
         _require_equal(folder / BASE_SEGMENT, bundle.segment, bundle.keys)
+    for place, index, part in _held(bundle):
+        _require_equal(place / PART_SEGMENT, part.segment, part.keys)
+        if (parts_of(part.keys, len(bundle.manifest.parts or ())) != index).any():
+            raise BundleAltered(f"{place / PART_KEYS} holds keys of another part")
     bundle.label_ids.verify_order()
     word_files.verify_order(bundle.words, folder)
     if bundle.label_details.store is not None:
@@ -276,7 +365,14 @@ def require_sound(bundle: Bundle) -> None:
         raise BundleAltered(f"{reranker.trees}: trees or words are not those of the fingerprint")
 
 
-def _require_equal(path: Path, segment: Segment, keys: Halves) -> None:
+def _held(bundle: Bundle) -> Iterator[tuple[Path, int, KeyPart]]:
+    """Yield the folder, the number and the content of each part that is held."""
+    count = len(bundle.manifest.parts or ())
+    for index, part in bundle.parts.items():
+        yield bundle.folder / part_folder(index, count), index, part
+
+
+def _require_equal(path: Path, segment: Segment, keys: Keys) -> None:
     """Raise `BundleAltered` unless the segment at `path` holds the vectors `keys` [R, d]."""
     for batch in batches(len(keys), _COMPARED_ROWS):
         rows = np.arange(batch.start, batch.stop)
@@ -291,7 +387,7 @@ def _check_numbers(bundle: Bundle) -> None:
     take less time than the checksums. Raises `BundleAltered`, naming the file.
     """
     folder, labels = bundle.folder, bundle.labels
-    require_finite(folder / KEYS)
+    _check_keys(bundle)
     require_offsets(folder / INDPTR, bundle.indptr, end=len(bundle.indices))
     require_within(folder / INDICES, bundle.indices, 0, labels)
     if bundle.vote_weights is not None:
@@ -317,3 +413,12 @@ def _check_numbers(bundle: Bundle) -> None:
         store.verify()
     if bundle.label_details.store is not None:
         bundle.label_details.store.verify()
+
+
+def _check_keys(bundle: Bundle) -> None:
+    if bundle.manifest.parts is None:
+        require_finite(bundle.folder / KEYS)
+    for place, _, part in _held(bundle):
+        require_finite(place / PART_KEYS)
+        require_within(place / PART_ROWS, part.rows, 0, bundle.manifest.memory.rows)
+        require_ascending(place / PART_ROWS, part.rows, strictly=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
@@ -28,12 +29,16 @@ from service.core.bundle.bundle import (
     INDPTR,
     KEYS,
     LABEL_DETAILS,
+    PART_KEYS,
+    PART_ROWS,
+    PART_SEGMENT,
     RULES,
     TOKENIZER,
     VOTE_HOURS,
     VOTE_WEIGHTS,
     Bundle,
     open_bundle,
+    part_folder,
 )
 from service.core.bundle.irene_files import NovelFiles
 from service.core.bundle.item_files import ItemFiles
@@ -43,6 +48,7 @@ from service.core.bundle.manifest import (
     IndexFacts,
     LearnedFacts,
     Manifest,
+    PartFacts,
     PredictorFacts,
 )
 from service.core.bundle.reranker_files import RerankerFiles
@@ -54,7 +60,9 @@ from service.core.index.frozen_segment import (
     SCAN_ROWS_PER_QUEUE_PLACE,
     build_segment,
     equal_path,
+    open_segment,
 )
+from service.core.index.key_parts import PartedSegment, parts_of
 from service.core.index.libraries import IndexParameters
 from service.core.index.protocol import Progress, RowFilter, Segment
 from service.core.rules import Rule
@@ -106,6 +114,7 @@ class BundleContent:
     reranker: RerankerFiles | None = None
     spelling: Spelling = "off"
     confidence: dict[ScoreKind, ConfidenceFacts] | None = None
+    parts: int | None = None  # into which the keys are divided; None: they are not
 
     @property
     def row_filter(self) -> RowFilter:
@@ -155,11 +164,37 @@ class BundleContent:
             reranker=bundle.reranker,
             spelling=facts.spelling,
             confidence=facts.confidence,
+            parts=None if facts.parts is None else len(facts.parts),
         )
 
 
 Measure = Callable[[BundleContent, Segment], ChosenEf]  # chooses how a built graph is searched
 Choose = Callable[[Bundle], Manifest]  # returns the manifest, with what was measured on the bundle
+# Writes `PART_SEGMENT` into each folder, over the `PART_KEYS` there, and returns its nodes.
+BuildParts = Callable[[Sequence[Path], IndexParameters, Progress], Sequence[int]]
+
+
+def build_parts(
+    folders: Sequence[Path], parameters: IndexParameters, progress: Progress
+) -> Sequence[int]:
+    """Build the graphs of parts one after the other, each on all cores; see `BuildParts`."""
+    nodes, done = [], 0
+    for folder in folders:
+        nodes.append(build_part(folder, parameters, partial(_shifted, progress, done)))
+        done += len(np.load(folder / PART_KEYS, mmap_mode="r"))
+    return nodes
+
+
+def _shifted(progress: Progress, start: int, rows: int) -> None:
+    progress(start + rows)
+
+
+def build_part(folder: Path, parameters: IndexParameters, progress: Progress) -> int:
+    """Build the graph of one part in `folder`; returns the number of its nodes."""
+    keys = np.load(folder / PART_KEYS, mmap_mode="r")
+    if not len(keys):
+        return 0
+    return build_segment(keys, parameters, folder / PART_SEGMENT, progress).nodes
 
 
 def write_bundle(
@@ -169,13 +204,14 @@ def write_bundle(
     progress: Progress,
     measure: Measure | None = None,
     choose: Choose | None = None,
+    build: BuildParts = build_parts,
 ) -> None:
     """Build the index, measure its recall, and write the bundle to `target`.
 
     `progress` is called with the number of indexed rows. `measure` chooses the queue length for
     searches of the graph. By default, a sample of the keys serves as queries, and the content's
     `ef` is raised if it misses the `recall_goal`. `choose` may change the manifest at the end.
-    Raises `InvalidData` if `target` exists.
+    `build` builds the graphs of a bundle in parts. Raises `InvalidData` if `target` exists.
     """
     with new_folder(target) as folder:
         for source, name in ((content.encoder_onnx, ENCODER), (content.tokenizer_json, TOKENIZER)):
@@ -198,23 +234,59 @@ def write_bundle(
             content = replace(content, items=_indexed(content, folder, lambda done: progress(0)))
         if content.reranker is not None:
             reranker_files.write(content.reranker, folder)
-        (folder / BASE_SEGMENT).parent.mkdir()
-        segment = build_segment(content.keys, content.index, folder / BASE_SEGMENT, progress)
+        segment, nodes, parts = _indexed_keys(content, folder, progress, build)
         if measure is None:
             chosen = measured_recall(content, segment, sampled(content.keys))
         else:
             chosen = measure(content, segment)
         parameters = replace(content.index, ef=chosen.ef)
-        facts = IndexFacts.of(parameters, recall=chosen.recall, nodes=segment.nodes)
+        facts = IndexFacts.of(parameters, recall=chosen.recall, nodes=nodes)
         content = replace(content, metrics={**content.metrics, **chosen.as_metrics()})
-        manifest.write(_describe(content, folder, facts), folder)
+        manifest.write(replace(_describe(content, folder, facts), parts=parts), folder)
         if choose is not None:
             manifest.write(choose(open_bundle(folder, verify=False)), folder)
 
 
+def _indexed_keys(
+    content: BundleContent, folder: Path, progress: Progress, build: BuildParts
+) -> tuple[Segment, int, list[PartFacts] | None]:
+    """Write the keys and the graphs over them; returns what searches them, its nodes and parts."""
+    if content.parts is None:
+        np.save(folder / KEYS, content.keys)
+        (folder / BASE_SEGMENT).parent.mkdir()
+        graph = build_segment(content.keys, content.index, folder / BASE_SEGMENT, progress)
+        return graph, graph.nodes, None
+    number, places, of_parts = parts_of(content.keys, content.parts), [], []
+    for index in range(content.parts):
+        place, rows = folder / part_folder(index, content.parts), np.flatnonzero(number == index)
+        place.mkdir(parents=True)
+        np.save(place / PART_ROWS, rows)
+        np.save(place / PART_KEYS, content.keys[rows])
+        places.append(place)
+        of_parts.append(rows)
+    nodes = build(places, content.index, progress)
+    parts = [
+        PartFacts(rows=len(rows), nodes=count) for rows, count in zip(of_parts, nodes, strict=True)
+    ]
+    opened = [
+        (
+            rows,
+            open_segment(
+                place / PART_SEGMENT,
+                library=content.index.library,
+                rows=part.rows,
+                nodes=part.nodes,
+                dimension=content.keys.shape[1],
+            ),
+        )
+        for place, rows, part in zip(places, of_parts, parts, strict=True)
+        if part.rows
+    ]
+    return PartedSegment(opened, rows=len(content.keys)), sum(nodes), parts
+
+
 def _write_rows(content: BundleContent, folder: Path) -> None:
-    """Write the keys of all rows, what they vote for, and the optional arrays of rows."""
-    np.save(folder / KEYS, content.keys)
+    """Write what all rows vote for, and the optional arrays of rows."""
     for file in (INDPTR, CLICKS):
         (folder / file).parent.mkdir()
     np.save(folder / INDPTR, content.indptr.astype(np.int64))

@@ -10,10 +10,10 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.bundle import ranges
@@ -127,6 +127,14 @@ class IndexFacts:
         """Return these facts as the parameters of the index library."""
         names = [field.name for field in fields(IndexParameters)]
         return IndexParameters(**{name: getattr(self, name) for name in names})
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
+class PartFacts:
+    """The number of rows in a part of the keys, and of distinct keys, the nodes of its graph."""
+
+    rows: ranges.RowCount
+    nodes: ranges.RowCount
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -285,6 +293,10 @@ class Manifest:
     reranker: RerankerFacts | None = None  # None: only the memory ranks labels
     spelling: Spelling = "off"  # the default; a snapshot keeps its bundle's
     confidence: dict[ScoreKind, ConfidenceFacts] | None = None  # None: not fitted
+    # Of the keys, see `index.key_parts`; None: they are not divided.
+    parts: Annotated[list[PartFacts], Field(min_length=1, max_length=ranges.MOST_PARTS)] | None = (
+        None
+    )
 
     @property
     def score_kind(self) -> ScoreKind:

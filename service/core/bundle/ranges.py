@@ -18,6 +18,7 @@ from service.core.index.libraries import LARGEST_EF, LARGEST_M, SMALLEST_EF, SMA
 MOST_DEPTH = 2_000  # the largest depth that the service allows by default
 LOWEST_TAU, HIGHEST_TAU = 1e-6, 1e6  # below: one key has all the weight; above: all weigh the same
 MOST_WORDS = 2.0  # what shared words may add to a cosine
+MOST_PARTS = 1_000  # of a bundle's keys
 MOST_ROWS = 2**31 - 1  # rows and columns have int32 numbers
 
 

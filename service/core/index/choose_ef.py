@@ -15,13 +15,13 @@ import numpy as np
 from service.core.index.exact import exact_search
 from service.core.index.found_rows import TIE
 from service.core.index.libraries import LARGEST_EF, SMALLEST_EF
-from service.core.index.protocol import RowFilter, Segment
+from service.core.index.protocol import Keys, RowFilter, Segment
 from service.core.types import Doubles, Floats, Halves, Rows
 
 SAMPLED_KEYS = 200
 
 
-def sampled(keys: Halves) -> Floats:
+def sampled(keys: Keys) -> Floats:
     """Return about `SAMPLED_KEYS` evenly spaced rows of keys [R, d], to measure recall with."""
     return keys[:: len(keys) // SAMPLED_KEYS + 1].astype(np.float32)
 
@@ -45,7 +45,7 @@ class ChosenEf:
 
 def smallest_ef(
     segment: Segment,
-    keys: Halves,
+    keys: Keys,
     queries: Floats,
     *,
     recall: float,

@@ -26,7 +26,7 @@ from service.core.errors import DeviceUnavailable
 from service.core.index.devices import DeviceMatrix, ScanDevice
 from service.core.index.exact import LiveVectors, exact_search
 from service.core.index.found_rows import nearest, nothing_found, pad, search_sharing
-from service.core.index.protocol import RowFilter
+from service.core.index.protocol import Keys, RowFilter
 from service.core.types import Floats, Halves, Rows
 
 MOST_ROWS = 1_048_576  # rows of one matrix: faiss copies a matrix several times while it grows
@@ -48,7 +48,7 @@ class Piece:
 class DeviceSegment:
     """A frozen set of vectors on a device; implements `Segment`."""
 
-    def __init__(self, device: ScanDevice, vectors: Halves, *, cuts: Sequence[int] = ()) -> None:
+    def __init__(self, device: ScanDevice, vectors: Keys, *, cuts: Sequence[int] = ()) -> None:
         """Upload vectors [R, d], with a separate matrix for the rows between any two `cuts`.
 
         The vectors can still be read on the host.
@@ -89,7 +89,7 @@ class DeviceSegment:
 class PiecewiseSearch:
     """Uploads and searches pieces on one device. `vectors` [R, d] are the rows on the host."""
 
-    def __init__(self, device: ScanDevice, vectors: Halves) -> None:
+    def __init__(self, device: ScanDevice, vectors: Keys) -> None:
         """Upload nothing yet."""
         self._device, self._vectors = device, vectors
         self._largest = device.largest_count

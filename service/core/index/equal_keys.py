@@ -15,7 +15,7 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from service.core.index.protocol import batches
+from service.core.index.protocol import Keys, batches
 from service.core.types import Halves, Indices, Rows
 
 _COMPARED_ROWS = 65_536  # rows whose bits are compared at once
@@ -107,7 +107,7 @@ def _bits(vectors: Halves) -> np.ndarray:
     return np.ascontiguousarray(vectors, np.float16).view(np.uint16)
 
 
-def key_hashes(vectors: Halves) -> NDArray[np.uint64]:
+def key_hashes(vectors: Keys) -> NDArray[np.uint64]:
     """Return a 64-bit hash [R] of each vector's bits: a polynomial in a constant, modulo 2^64.
 
     Shards divide rows by it, so it must never change.

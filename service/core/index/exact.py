@@ -7,7 +7,7 @@ import numpy as np
 
 from service.core.index.faiss_hnsw import fp16_storage, selector
 from service.core.index.found_rows import nearest, nothing_found, pad
-from service.core.index.protocol import RowFilter, batches
+from service.core.index.protocol import Keys, RowFilter, batches
 from service.core.types import Floats, Halves, Rows
 
 _SCAN_ROWS = 131_072  # rows converted to fp32 at once: 200 MB at d = 384
@@ -61,7 +61,7 @@ class LiveVectors:
 
 
 def exact_search(
-    keys: Halves, queries: Floats, *, count: int, row_filter: RowFilter
+    keys: Keys, queries: Floats, *, count: int, row_filter: RowFilter
 ) -> tuple[Floats, Rows]:
     """Scan all keys [R, d] for queries [B, d]; returns the same as `Segment.search`."""
     similarities, rows = nothing_found(len(queries))

@@ -49,6 +49,34 @@ class RowFilter:
             return np.ones(self.stop - self.start, bool)
         return np.unpackbits(self.alive, bitorder="little")[self.start : self.stop].astype(bool)
 
+    def of_rows(self, rows: Rows) -> RowFilter | None:
+        """Return the filter for a segment that holds `rows` [n], ascending; None if all pass."""
+        start, stop = np.searchsorted(rows, (self.start, self.stop)).tolist()
+        alive = None
+        if self.alive is not None:
+            bits = np.unpackbits(self.alive, bitorder="little")[rows]
+            alive = None if bits[start:stop].all() else np.packbits(bits, bitorder="little")
+        if alive is None and stop - start == len(rows):
+            return None
+        return RowFilter(start=start, stop=stop, alive=alive)
+
+
+class Keys(Protocol):
+    """Unit vectors [R, d] in fp16, read like an array."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """R and d."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number R of vectors."""
+        ...
+
+    def __getitem__(self, rows: slice | Rows, /) -> Halves:
+        """Return the vectors [n, d] of `rows`."""
+        ...
+
 
 class Segment(Protocol):
     """A frozen set of unit vectors, searched by inner product."""

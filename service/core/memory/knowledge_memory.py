@@ -12,6 +12,7 @@ from dataclasses import replace
 from service.core.bundle.bundle import Bundle
 from service.core.changes import Change, Posted, rows_of
 from service.core.errors import MemoryFull
+from service.core.index.key_parts import KeyShare
 from service.core.index.protocol import Segment
 from service.core.items.fusion import OnnxFusion
 from service.core.items.item_memory import ItemMemory, bytes_of_memory_item
@@ -25,7 +26,7 @@ from service.core.memory.label_table import LabelTable, bytes_of_label
 from service.core.memory.part import BaseRows, RowPart, bytes_of_row, seal
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.rule_table import RuleTable, bytes_of_rule
-from service.core.memory.shards import KeyShare, Scope, Shards
+from service.core.memory.shards import Scope, Shards
 from service.core.memory.view import View
 from service.core.rules import Rule
 from service.core.tenant import Tenant
@@ -61,7 +62,7 @@ class KnowledgeMemory:
         self._set_view(
             View(
                 version=version,
-                base=BaseRows.of(bundle, share),
+                base=BaseRows.of(bundle, share, searched=shards is None),
                 parts=(),
                 plans=(),
                 labels=LabelTable(

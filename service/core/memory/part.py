@@ -21,14 +21,14 @@ from service.core.bundle.bundle import Bundle
 from service.core.index.device_segment import DeviceLiveVectors
 from service.core.index.devices import ScanDevice
 from service.core.index.exact import LiveVectors, exact_search
-from service.core.index.found_rows import nothing_found, search_sharing
+from service.core.index.found_rows import search_sharing
+from service.core.index.key_parts import KeyShare, PartedSegment
 from service.core.index.parts import Part
 from service.core.index.protocol import RowFilter, Segment, Tombstones
 from service.core.lexical.lexicon import WordPart
 from service.core.lexical.word_index import FrozenWords, LiveWords, gathered
 from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
 from service.core.memory.decay import PLAIN
-from service.core.memory.shards import KeyShare
 from service.core.types import Bools, Floats, Halves, Indices, RowKind, Rows
 
 Votes = tuple[Indices, NDArray[np.int64]]
@@ -64,23 +64,29 @@ class BaseRows:
     graph over the remaining rows. `rebuilt` is this plan or an earlier one with its segment, which
     is None if the plan has no rows. Both are None while the bundle's own graph is good enough. A
     check for dead regions runs each time enough rows have died to form one. `checked` is the number
-    of dead rows at the last check.
+    of dead rows at the last check. `own` are the rows that are searched here: of a shard, its own,
+    and of a front, none.
     """
 
     bundle: Bundle
     dead: Tombstones
     checked: int = 0
     plan: SegmentPlan | None = None
-    rebuilt: tuple[SegmentPlan, Segment | None] | None = None
+    rebuilt: tuple[SegmentPlan, Segment] | None = None
+    own: Rows | None = None  # ascending; None: all
 
     @classmethod
-    def of(cls, bundle: Bundle, share: KeyShare | None = None) -> BaseRows:
+    def of(
+        cls, bundle: Bundle, share: KeyShare | None = None, *, searched: bool = True
+    ) -> BaseRows:
         """Return the rows of a bundle; none is dead, or those of other shards than `share`."""
         rows = cls(bundle=bundle, dead=Tombstones(size=bundle.instances + bundle.labels))
         if share is None:
-            return rows
-        others = np.flatnonzero(~share.holds(bundle.keys))
-        return replace(rows, dead=rows.dead.with_dead(others)).planned()
+            return rows if searched else replace(rows, own=np.zeros(0, np.int64))
+        own = bundle.rows_of(share)
+        others = np.delete(np.arange(rows.count), own)
+        rows = replace(rows, dead=rows.dead.with_dead(others), checked=len(others), own=own)
+        return rows.planned() if bundle.manifest.parts is None else rows
 
     @property
     def count(self) -> int:
@@ -113,14 +119,9 @@ class BaseRows:
             scan = partial(exact_search, self.bundle.keys, row_filter=self._scanned(kind))
             return search_sharing(scan, queries, count=count, most=self.count, share=share)
         segment = self.bundle.segment if self.rebuilt is None else self.rebuilt[1]
-        if segment is None:
-            return nothing_found(len(queries), count)
-        similarities, places = segment.search(
+        return segment.search(
             queries, count=count, ef=ef, row_filter=self._filters[kind], share=share
         )
-        if self.rebuilt is None:
-            return similarities, places
-        return similarities, np.where(places < 0, places, self.rebuilt[0].rows[places])
 
     def is_instance(self, rows: Rows) -> Bools:
         """Return which of `rows` [b] are instance rows."""
@@ -211,12 +212,15 @@ class BaseRows:
 
     def with_segment(self, plan: SegmentPlan, segment: Segment | None) -> BaseRows:
         """Return the same rows, to be searched through the segment of a plan."""
-        return replace(self, rebuilt=(plan, segment))
+        parts = [] if segment is None else [(plan.rows, segment)]
+        return replace(self, rebuilt=(plan, PartedSegment(parts, rows=self.count)))
 
     @property
     def _indexed(self) -> int:
         """The number of rows in the newest graph, whether built or only planned."""
-        return self.count if self.plan is None else len(self.plan.rows)
+        if self.plan is not None:
+            return len(self.plan.rows)
+        return self.count if self.own is None else len(self.own)
 
     @property
     def _dead_in_graph(self) -> int:
@@ -228,7 +232,8 @@ class BaseRows:
         Only neighbors of the row's own kind count, because a search may be for one kind alone. They
         are found through the bundle's own graph, which every process has.
         """
-        indexed = np.arange(self.count) if self.plan is None else self.plan.rows
+        own = np.arange(self.count) if self.own is None else self.own
+        indexed = own if self.plan is None else self.plan.rows
         alive = self._scanned(None).allows(indexed)
         state = np.zeros(self.count, np.int8)  # 1: dead but in the newest graph, 2: alive
         state[indexed] = 1 + alive
@@ -258,21 +263,11 @@ class BaseRows:
 
     @cached_property
     def _filters(self) -> dict[RowKind | None, RowFilter | None]:
-        """The filter for each kind of rows, over the rows of the graph in use; None: all pass."""
+        """The filter for each kind of rows; None: all pass."""
         kinds = (None, RowKind.INSTANCE, RowKind.LABEL)
-        if self.rebuilt is None:
-            filters: dict[RowKind | None, RowFilter | None]
-            filters = {kind: self._scanned(kind) for kind in kinds}
-            return filters if self.dead.count else {**filters, None: None}
-        rows = self.rebuilt[0].rows
-        indexed = self._scanned(None).allows(rows)
-        alive = None if indexed.all() else np.packbits(indexed, bitorder="little")
-        instances = int(np.searchsorted(rows, self.bundle.instances))
-        return {
-            None: None if alive is None else RowFilter(start=0, stop=len(rows), alive=alive),
-            RowKind.INSTANCE: RowFilter(start=0, stop=instances, alive=alive),
-            RowKind.LABEL: RowFilter(start=instances, stop=len(rows), alive=alive),
-        }
+        filters: dict[RowKind | None, RowFilter | None]
+        filters = {kind: self._scanned(kind) for kind in kinds}
+        return filters if self.dead.count else {**filters, None: None}
 
 
 def bytes_of_row(text: str, *, votes: int, dimension: int, special: bool = False) -> int:

@@ -5,9 +5,8 @@ and columns. A shard holds the keys of its rows, and searches them; to it, all o
 The front holds everything but keys: votes, texts, words, labels and rules. It asks all shards for
 the nearest rows of a query, merges them, and continues as if it had found them itself.
 
-Rows are divided by a hash of their keys' bits. So a row stays in its shard however many are added,
-each row is in one shard, and the rows of one key are in the same one. There they are limited to
-their share of the places, as in a memory that is not divided.
+Shard i of N holds part i of N, see `index.key_parts`. The rows of one key are in the same part, so
+they are limited to their share of the places there, as in a memory that is not divided.
 
 Shapes: B queries, b keys per query, n rows, d dimensions.
 """
@@ -21,26 +20,12 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from service.core.index.equal_keys import key_hashes
 from service.core.index.found_rows import nearest, pad
 from service.core.label_filter import LabelFilter
 from service.core.tenant import Tenant
-from service.core.types import Bools, Floats, Halves, RowKind, Rows
+from service.core.types import Floats, Halves, RowKind, Rows
 
-_HIGH_BITS = np.uint64(32)  # of a hash; its low bits depend on few bits of the key
 _SPARE_DEVIATIONS = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeyShare:
-    """The part of all keys that shard `index` of `count` holds."""
-
-    index: int
-    count: int
-
-    def holds(self, keys: Halves) -> Bools:
-        """Return which of `keys` [n, d] belong to this shard."""
-        return np.asarray((key_hashes(keys) >> _HIGH_BITS) % np.uint64(self.count) == self.index)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,14 +151,6 @@ def search_all(
         joined.similarities[short], joined.rows[short] = further.similarities, further.rows
         joined = joined._replace(partial=joined.partial or further.partial)
     return joined
-
-
-def queue_for_part(ef: int, share: float) -> int:
-    """Return the length of a graph's queue if only a `share` of the depth is wanted of it.
-
-    Measured with 3 and 8 shards: the merged rows then have at least the recall of one graph.
-    """
-    return math.ceil(ef * math.sqrt(share))
 
 
 def merged(found: Sequence[FoundRows], *, depth: int) -> FoundRows:

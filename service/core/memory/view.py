@@ -26,6 +26,7 @@ from service.core.index.found_rows import (
     places_per_key,
 )
 from service.core.index.hubs import without_hubs
+from service.core.index.key_parts import KeyShare, queue_for_part
 from service.core.index.parts import Part, with_sealed
 from service.core.items.fusion import FusedQueries, OnnxFusion, fused
 from service.core.items.item_memory import ItemMemory
@@ -45,15 +46,7 @@ from service.core.memory.part import (
 )
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.rule_table import RuleTable
-from service.core.memory.shards import (
-    EVERYTHING,
-    FoundRows,
-    KeySearch,
-    KeyShare,
-    Scope,
-    Shards,
-    queue_for_part,
-)
+from service.core.memory.shards import EVERYTHING, FoundRows, KeySearch, Scope, Shards
 from service.core.types import Bools, Floats, Halves, Indices, RowKind, Rows
 
 TimedVotes = tuple[Indices, Rows, Floats | None, Indices | None]

@@ -12,8 +12,9 @@ import pytest
 from service.core.bundle import manifest
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.errors import LogError, ShardsUnavailable
+from service.core.index.key_parts import KeyShare
 from service.core.label_log import LabelLog, open_log
-from service.core.memory.shards import EVERYTHING, KeySearch, KeyShare
+from service.core.memory.shards import EVERYTHING, KeySearch
 from service.settings import EngineSettings
 from service.shards.front import HEDGE_SECONDS, Address, KnownPlaces, SocketShards
 from service.shards.shard import Shard

@@ -10,9 +10,9 @@ import pytest
 
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.changes import Change, DeleteRule
+from service.core.index.key_parts import KeyShare
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KEPT_VERSIONS, KnowledgeMemory
-from service.core.memory.shards import KeyShare
 from service.core.prediction.predictor import Predictor
 from service.core.tenant import Tenant
 from service.core.types import NewLabel, Prediction, PredictOptions
