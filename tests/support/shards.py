@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from service.core.bundle.bundle import Bundle
+from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.changes import Change
 from service.core.index.key_parts import KeyShare
 from service.core.memory.draft import MemoryLimits
@@ -16,11 +16,15 @@ from tests.support.changes import seal
 
 
 class MemoryShards:
-    """Shards as memories, which answer at once."""
+    """Shards as memories, which answer at once. Each opens its part of a bundle in parts."""
 
     def __init__(self, bundle: Bundle, limits: MemoryLimits, *, count: int) -> None:
         self.memories = [
-            KnowledgeMemory(bundle, limits, share=KeyShare(index=index, count=count))
+            KnowledgeMemory(
+                open_bundle(bundle.folder, parts=[index]),
+                limits,
+                share=KeyShare(index=index, count=count),
+            )
             for index in range(count)
         ]
         self._dimension = bundle.manifest.encoder.dimension

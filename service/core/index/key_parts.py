@@ -83,7 +83,7 @@ class PartedSegment:
 
     def __init__(self, parts: Sequence[tuple[Rows, Segment]], *, rows: int) -> None:
         """Search `parts`: the rows [n] of each, ascending, and the segment that holds them."""
-        self._parts, self.rows = parts, rows
+        self._parts, self.rows = [part for part in parts if len(part[0])], rows
         self._filters: LRUCache[RowFilter, Sequence[RowFilter | None]] = LRUCache(_KEPT_FILTERS)
         self._lock = Lock()
 

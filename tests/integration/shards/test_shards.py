@@ -1,5 +1,6 @@
 """Fronts and shards over real connections, in this process."""
 
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -11,7 +12,7 @@ import pytest
 
 from service.core.bundle import manifest
 from service.core.bundle.bundle import Bundle, open_bundle
-from service.core.errors import LogError, ShardsUnavailable
+from service.core.errors import BundleUnsupported, LogError, ShardsUnavailable
 from service.core.index.key_parts import KeyShare
 from service.core.label_log import LabelLog, open_log
 from service.core.memory.shards import EVERYTHING, KeySearch
@@ -20,7 +21,7 @@ from service.shards.front import HEDGE_SECONDS, Address, KnownPlaces, SocketShar
 from service.shards.shard import Shard
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, local_service
-from tests.support.tiny.bundles import INSTANCES, LABELS
+from tests.support.tiny.bundles import INSTANCES, LABELS, make_bundle
 from tests.support.waiting import wait_for
 
 COUNT = 3
@@ -76,6 +77,11 @@ def running(tiny_bundle_folder: Path, tmp_path: Path) -> Iterator[Running]:
         shard.close()
 
 
+@pytest.fixture(scope="module")
+def in_parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_bundle(tmp_path_factory.mktemp("parts") / "bundle", parts=COUNT)
+
+
 @pytest.fixture
 def front(running: Running) -> Iterator[LocalService]:
     with local_service(running.bundle, running.state, open_shards=running.open) as service:
@@ -110,6 +116,43 @@ def test_answers_are_those_of_one_process(
         asked = {"queries": ["rowing"], "min_version": 3}
         [found] = front.post("/predict", asked).json()["results"]
         assert "kayak" in [keyword["id"] for keyword in found["keywords"][:2]]
+
+
+def test_shards_open_their_parts_and_a_front_opens_none(
+    in_parts: Path, running: Running, front: LocalService, tmp_path: Path
+) -> None:
+    """Each on a machine that has the files it needs, and no others."""
+    state = tmp_path / "parts"
+    divided = Running(in_parts, state)
+    try:
+        for index in range(COUNT):
+            kept = in_parts / f"parts/{index}-of-{COUNT}"
+            own = tmp_path / f"machine-{index}"
+            shutil.copytree(in_parts, own, ignore=shutil.ignore_patterns("parts"))
+            shutil.copytree(kept, own / kept.relative_to(in_parts))
+            divided.bundle = own
+            shard = divided.start(index)
+            assert shard.built
+        divided.bundle = Path(
+            shutil.copytree(in_parts, tmp_path / "front", ignore=shutil.ignore_patterns("parts"))
+        )
+        with local_service(divided.bundle, state, open_shards=divided.open) as parted:
+            for service in (front, parted):
+                label = {"id": "kayak", "text": "sea kayak", "queries": ["paddle"]}
+                assert service.post("/labels", {"labels": [label]}).status_code == 200
+            assert results(parted, min_version=1) == results(front, min_version=1)
+    finally:
+        for shard in list(divided.shards.values()):
+            shard.close()
+
+
+def test_a_bundle_in_other_parts_is_refused(in_parts: Path, tmp_path: Path) -> None:
+    open_log(tmp_path / "state").close()
+    share = KeyShare(index=0, count=2)
+    with pytest.raises(
+        BundleUnsupported, match="in 3 parts, which cannot be divided into 2: serve"
+    ):
+        Shard(in_parts, tmp_path / "state", share=share, settings=SETTINGS)
 
 
 def test_what_shards_hold_is_shown(running: Running, front: LocalService) -> None:

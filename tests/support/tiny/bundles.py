@@ -71,6 +71,7 @@ def make_bundle(
     novel: int | None = None,
     items: Mapping[str, str] | None = None,
     reranked: int | None = None,
+    parts: int | None = None,
     **encoder_facts: Any,
 ) -> Path:
     """Write a bundle of `catalogue` with keys by `encoder`, by default the bundle's own encoder.
@@ -78,7 +79,7 @@ def make_bundle(
     `novel` is a seed and adds IRENE's files, with classifiers of all labels except the last one.
     `items` maps ids to texts and adds an item memory. `reranked` adds a reranker of that many
     candidates. `hubs` are subtracted from the similarities of the rows. `aliases` are instance
-    rows.
+    rows. The keys are divided into `parts`.
     """
     catalogue = catalogue or Catalogue()
     instances, labels = list(catalogue.instances), list(catalogue.labels.values())
@@ -116,6 +117,7 @@ def make_bundle(
             hubs=None if hubs is None else np.array(hubs, np.float16),
             aliases=np.array(aliases, np.int64),
             items=items and tiny_items(source, encoder, items),
+            parts=parts,
         )
         content = _with_options(content, source, novel, reranked)
         write_bundle(content, target, progress=lambda done: None)

@@ -29,17 +29,27 @@ METADATA = ({}, {"bid": "0.10"}, {"price": 1.0, "sizes": ("m", "s")}, {"price": 
 BATCH = 8  # with many more queries, exact search multiplies matrices and rounds otherwise
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def bundle_of(folder: Path, *, parts: int | None = None) -> Bundle:
     drawn = np.random.default_rng(7)
     labels = {f"label-{place}": _text(drawn) for place in range(60)}
     instances = {
         f"{_text(drawn)} {place % 40}": tuple(drawn.choice(list(labels), 3, replace=False))
         for place in range(120)
     }
-    folder = tmp_path_factory.mktemp("shards") / "bundle"
     catalogue = Catalogue(labels=labels, instances=instances)
-    return open_bundle(make_bundle(folder, catalogue, encoder=ENCODER, depth=20))
+    return open_bundle(
+        make_bundle(folder / "bundle", catalogue, encoder=ENCODER, depth=20, parts=parts)
+    )
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return bundle_of(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def in_parts(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return bundle_of(tmp_path_factory.mktemp("parts"), parts=SHARDS)
 
 
 @dataclass
@@ -47,6 +57,7 @@ class Both:
     """One memory that is whole, and one that is divided, after the same changes."""
 
     bundle: Bundle
+    divided: Bundle  # the same keys, perhaps in parts
     folder: Path
 
     def __post_init__(self) -> None:
@@ -55,8 +66,9 @@ class Both:
     def restart(self, changes: Sequence[Change]) -> None:
         """Open the bundle again, and replay the log."""
         self.whole = KnowledgeMemory(self.bundle, LIMITS)
-        self.shards = MemoryShards(self.bundle, LIMITS, count=SHARDS)
-        self.front = KnowledgeMemory(self.bundle, LIMITS, shards=self.shards)
+        self.shards = MemoryShards(self.divided, LIMITS, count=SHARDS)
+        keyless = open_bundle(self.divided.folder, parts=())
+        self.front = KnowledgeMemory(keyless, LIMITS, shards=self.shards)
         if changes:
             self.apply(changes)
 
@@ -146,17 +158,22 @@ def _options(drawn: np.random.Generator) -> PredictOptions:
 
 
 @pytest.mark.parametrize(
-    "operations",
-    [1_000, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_200)])],
+    ("divided", "operations"),
+    [
+        ("bundle", 1_000),
+        ("in_parts", 800),
+        pytest.param("in_parts", 10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_200)]),
+    ],
 )
 def test_exact_answers_are_those_of_one_memory(
-    bundle: Bundle, tmp_path: Path, operations: int
+    bundle: Bundle, divided: str, operations: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Bit for bit, over mixed changes, seals and restarts."""
-    both, drawn = Both(bundle, tmp_path), np.random.default_rng(1)
+    both = Both(bundle, request.getfixturevalue(divided), tmp_path)
+    drawn = np.random.default_rng(1)
     log: list[Change] = []
     pending: list[Change] = []
-    compared = 0
+    compared = sealed = 0
     for change in islice(_changes(seed=5), operations):
         log.append(change)
         pending.append(change)
@@ -166,6 +183,7 @@ def test_exact_answers_are_those_of_one_memory(
         pending = []
         if drawn.random() < 0.05:
             both.seal()
+            sealed = max(sealed, both.whole.view.sealed_rows)
         if drawn.random() < 0.3:
             queries = [_text(drawn) for _ in range(drawn.integers(1, BATCH))]
             both.require_equal(queries, _options(drawn), now=float(drawn.choice([1.0, 8.0, 30.0])))
@@ -173,7 +191,25 @@ def test_exact_answers_are_those_of_one_memory(
         if drawn.random() < 20 / operations:
             both.restart(log)
     assert compared > operations / 50
-    assert both.whole.view.sealed_rows > 300
+    assert sealed > 300
+
+
+def test_a_part_is_searched_through_its_own_graph(in_parts: Bundle) -> None:
+    """Without another one, until many of its rows have died."""
+    shards = MemoryShards(in_parts, LIMITS, count=SHARDS)
+    queries = in_parts.keys[:5].astype(np.float32)
+    for index, memory in enumerate(shards.memories):
+        view = memory.view
+        assert view.unbuilt_base_plan() is None
+        found = view.retrieve(queries, depth=20)[1]
+        assert np.isin(found[found >= 0], in_parts.parts[index].rows).all()
+        assert np.array_equal(found, view.retrieve(queries, depth=20, exact=True)[1])
+    deletions = [delete(place, f"label-{place}") for place in range(1, 51)]
+    shards.apply(deletions)
+    for memory in shards.memories:
+        plan = memory.view.unbuilt_base_plan()
+        assert plan is not None
+        assert {*memory.view.base.alive_rows()} <= {*plan.rows}  # some died after it was made
 
 
 @pytest.mark.parametrize("together", [1, 3, 200, KEPT_VERSIONS, 300, 600])
