@@ -17,6 +17,7 @@ from scipy.sparse import csr_matrix
 from export.bundle.confidence import fit_confidence
 from export.bundle.encode import encode_resumably
 from export.bundle.hidden_rows import HiddenRows
+from export.bundle.index_parts import build_index_parts
 from export.bundle.spelling import choose_spelling
 from export.exported_encoder import FUSION, RESIDUALS, ExportedEncoder, digest_of_items
 from service.core.bundle.bundle import Bundle
@@ -25,7 +26,7 @@ from service.core.bundle.item_files import ItemFiles, with_fingerprint
 from service.core.bundle.label_details import Details, dump
 from service.core.bundle.manifest import ItemFacts, Manifest, PredictorFacts
 from service.core.bundle.reranker_files import RerankerFiles
-from service.core.encoding.encoder import Encoder, encode_all
+from service.core.encoding.encoder import encode_all
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_existing, refuse_unwritable
 from service.core.index.choose_ef import ChosenEf, sampled
@@ -34,6 +35,7 @@ from service.core.index.libraries import IndexParameters
 from service.core.index.protocol import Segment, batches
 from service.core.items.fusion import OnnxFusion, fused
 from service.core.items.item_memory import ItemMemory
+from service.core.processes.ray_cluster import Cluster
 from service.core.types import Floats, Halves, Role, Spelling
 from training.checkpoints.trained_texts import TrainedTexts
 from training.datasets.dataset import Dataset
@@ -103,7 +105,7 @@ class BundleOptions:
     the smallest `ef` that reaches it. None keeps the index's `ef`, or raises it until it reaches
     the index's `recall_goal`. Unless `parts` is None, the keys are divided into so many. `choose`
     replaces the `predictor` by what is best on held-out rows, unless the encoder's run chose it on
-    the same data set.
+    the same data set. With a `cluster`, its machines encode, and build the parts side by side.
     """
 
     predictor: PredictorFacts
@@ -117,6 +119,7 @@ class BundleOptions:
     spelling: Spelling | None = None
     parts: int | None = None
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    cluster: Cluster | None = None
 
 
 def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> None:
@@ -164,8 +167,9 @@ def export_bundle(
 ) -> None:
     """Write the bundle at `target`.
 
-    Finished vectors stay in `work_folder` until the bundle is complete. A second call continues an
-    interrupted one. Raises `InvalidInput` as `check_options` does.
+    Finished parts of the vectors and of the index stay in `work_folder` until the bundle is
+    complete. A second call continues an interrupted one. Raises `InvalidInput` as `check_options`
+    does.
     """
     check_options(options, dataset, target)
     dataset = with_relevance(dataset, options.relevance)
@@ -189,6 +193,7 @@ def export_bundle(
             progress=_counted(report, "build the index", total=len(content.keys)),
             measure=partial(_measured, encoder=encoder, dataset=dataset, options=options),
             choose=partial(_chosen, encoder=encoder, spelling=options.spelling, report=report),
+            build=partial(build_index_parts, work=work / "index", cluster=options.cluster),
         )
     shutil.rmtree(work)
 
@@ -259,9 +264,8 @@ def _encode(
         blocks = [("texts", Role.LABEL, (*instances, *labels))]
     else:
         blocks = [("instances", Role.QUERY, instances), ("labels", Role.LABEL, labels)]
-    opened = encoder.open_encoder()
     keys = [
-        _encode_block(opened, block, texts, role=role, work=work, options=options, report=report)
+        _encode_block(encoder, block, texts, role=role, work=work, options=options, report=report)
         for block, role, texts in blocks
     ]
     return np.concatenate(keys if label_keys is None else [*keys, label_keys])
@@ -276,14 +280,13 @@ def _alias_keys(
 ) -> Halves:
     """Return the keys [A, d] of all aliases, label by label; encoded as texts of labels."""
     texts = tuple(chain.from_iterable(dataset.label_aliases or ()))
-    opened = encoder.open_encoder()
     return _encode_block(
-        opened, "aliases", texts, role=Role.LABEL, work=work, options=options, report=report
+        encoder, "aliases", texts, role=Role.LABEL, work=work, options=options, report=report
     )
 
 
 def _encode_block(
-    opened: Encoder,
+    encoder: ExportedEncoder,
     block: str,
     texts: Sequence[str],
     *,
@@ -294,12 +297,14 @@ def _encode_block(
 ) -> Halves:
     """Return the keys [n, d] of the texts of one `block`, which names the step and its folder."""
     return encode_resumably(
-        opened,
+        encoder.open_encoder(),
         texts,
         role=role,
         work=work / block,
         threads=options.threads,
         progress=_counted(report, f"encode {block}", total=len(set(texts))),
+        cluster=options.cluster,
+        exported=encoder.folder,
     )
 
 

@@ -1,24 +1,28 @@
-"""Encode many texts once each, and continue after an interruption.
+"""Encode many texts once each, in parts of `_PART_TEXTS` texts (`service.core.work_parts`).
 
-The work folder has `vectors.npy` (fp16 [n, d], memory-mapped) and `progress.json`: the number of
-finished texts, and a key over encoder, role and texts. A different key starts from the beginning.
+A part's folder has `vectors.npy`, fp16 [n, d]. An interrupted export continues with the parts that
+are missing. A part is encoded again for another encoder, role or text.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
-import orjson
 
+from export.exported_encoder import open_exported
 from service.core.encoding.encoder import Encoder, encode_all
-from service.core.files.atomic import replaced_file, write_file
+from service.core.errors import InvalidInput
 from service.core.index.protocol import batches
+from service.core.processes.ray_cluster import Cluster
 from service.core.types import Halves, Role
+from service.core.work_parts import Count, WorkPart, run_parts
 
-_STEP_TEXTS = 8192  # texts between two writes of progress.json
+_PART_TEXTS = 8192
+_VECTORS = "vectors.npy"
 
 
 def encode_resumably(
@@ -29,29 +33,89 @@ def encode_resumably(
     work: Path,
     threads: int,
     progress: Callable[[int], None],
+    cluster: Cluster | None = None,
+    exported: Path | None = None,
 ) -> Halves:
     """Return unit vectors [n, d] of `texts` in fp16. Texts with equal tokens are encoded once.
 
     They share one vector and one index node, even if the encoder's rounding depends on the batch.
-    `progress` is called with the number of finished distinct texts.
+    `progress` is called with the number of finished distinct texts. The machines of a `cluster`
+    open the encoder in the folder `exported`; the same texts are encoded together as without it.
     """
     same_tokens = _same_tokens(encoder, sorted(set(texts), key=_by_length), role)
     distinct = sorted(set(same_tokens.values()), key=_by_length)
-    progress = _shifted(progress, len(same_tokens) - len(distinct))
-    key = _key(encoder, distinct, role)
-    vectors, done = _open(work, key, shape=(len(distinct), encoder.dimension))
-    progress(done)
-    while done < len(distinct):
-        step = distinct[done : done + _STEP_TEXTS]
-        vectors[done : done + len(step)] = encode_all(
-            encoder, step, role=role, threads=threads, progress=_shifted(progress, done)
+    cuts = list(batches(len(distinct), _PART_TEXTS))
+    parts = [
+        WorkPart(
+            name=f"{number}-of-{len(cuts)}",
+            arguments={
+                "fingerprint": encoder.fingerprint,
+                "role": role.value,
+                "texts": distinct[cut],
+            },
+            size=len(distinct[cut]),
         )
-        vectors.flush()
-        done += len(step)
-        _record(work, key, done)
+        for number, cut in enumerate(cuts, start=1)
+    ]
+    if cluster is None:
+        make = partial(_encode_part, encoder=encoder, threads=threads)
+    else:
+        assert exported is not None
+        make = partial(_encode_part_there, exported=exported.absolute())
+    folders = run_parts(
+        make,
+        parts,
+        work=work,
+        cluster=cluster,
+        progress=_shifted(progress, len(same_tokens) - len(distinct)),
+    )
     place = {text: position for position, text in enumerate(distinct)}
-    gathered: Halves = vectors[[place[same_tokens[text]] for text in texts]]
+    places = np.array([place[same_tokens[text]] for text in texts], np.int64)  # [n]
+    order = np.argsort(places, kind="stable")
+    gathered = np.empty((len(texts), encoder.dimension), np.float16)
+    for cut, folder in zip(cuts, folders, strict=True):
+        first, last = np.searchsorted(places, (cut.start, cut.stop), sorter=order)
+        rows = order[first:last]
+        gathered[rows] = np.load(folder / _VECTORS)[places[rows] - cut.start]
     return gathered
+
+
+def _encode_part(
+    folder: Path,
+    progress: Count,
+    *,
+    encoder: Encoder,
+    threads: int,
+    fingerprint: str,
+    role: str,
+    texts: Sequence[str],
+) -> None:
+    """Write the vectors of `texts`, encoded by the encoder of this `fingerprint`."""
+    if encoder.fingerprint != fingerprint:
+        raise InvalidInput("the encoder is another one than when this command began")
+    vectors = encode_all(encoder, texts, role=Role(role), threads=threads, progress=progress)
+    np.save(folder / _VECTORS, vectors.astype(np.float16))
+
+
+def _encode_part_there(
+    folder: Path, progress: Count, *, exported: Path, fingerprint: str, role: str, texts: list[str]
+) -> None:
+    """Do the work of `_encode_part` in one thread of a worker process of a cluster."""
+    _encode_part(
+        folder,
+        progress,
+        encoder=_opened(exported, fingerprint),
+        threads=1,
+        fingerprint=fingerprint,
+        role=role,
+        texts=texts,
+    )
+
+
+@cache
+def _opened(exported: Path, fingerprint: str) -> Encoder:
+    """Open an exported encoder once per worker process; the fingerprint tells it from others."""
+    return open_exported(exported).open_encoder()
 
 
 def _by_length(text: str) -> tuple[int, str]:
@@ -62,7 +126,7 @@ def _same_tokens(encoder: Encoder, texts: Sequence[str], role: Role) -> dict[str
     """Map each text to the first of `texts` that has the same tokens."""
     first: dict[bytes, str] = {}
     found: dict[str, str] = {}
-    for batch in batches(len(texts), _STEP_TEXTS):
+    for batch in batches(len(texts), _PART_TEXTS):
         for text, tokens in zip(
             texts[batch], encoder.tokenize(texts[batch], role=role), strict=True
         ):
@@ -73,37 +137,3 @@ def _same_tokens(encoder: Encoder, texts: Sequence[str], role: Role) -> dict[str
 
 def _shifted(progress: Callable[[int], None], start: int) -> Callable[[int], None]:
     return lambda done: progress(start + done)
-
-
-def _open(work: Path, key: str, *, shape: tuple[int, int]) -> tuple[np.memmap, int]:
-    """Open the file of vectors; returns it and the number of finished vectors in it."""
-    file = work / "vectors.npy"
-    done = _recorded(work, key) if file.exists() else 0
-    if done:
-        return np.lib.format.open_memmap(file, mode="r+"), done
-    # The record is reset before the file, so no old record can refer to the new, empty file.
-    _record(work, key, 0)
-    # Write zeros to reserve disk space: on a full disk, writing to a mapped page kills the process.
-    with replaced_file(file) as whole:
-        np.save(whole, np.zeros(shape, np.float16))
-    return np.lib.format.open_memmap(file, mode="r+"), 0
-
-
-def _key(encoder: Encoder, texts: Sequence[str], role: Role) -> str:
-    digest = hashlib.sha256(f"{encoder.fingerprint}\0{role.value}\0{len(texts)}".encode())
-    for text in texts:
-        digest.update(text.encode() + b"\0")
-    return digest.hexdigest()
-
-
-def _recorded(work: Path, key: str) -> int:
-    """Return the recorded number of finished texts, 0 for a record with another key."""
-    try:
-        record = orjson.loads((work / "progress.json").read_bytes())
-        return int(record["done"]) if record["key"] == key else 0
-    except (FileNotFoundError, ValueError, TypeError, KeyError):  # no readable record
-        return 0
-
-
-def _record(work: Path, key: str, done: int) -> None:
-    write_file(work / "progress.json", orjson.dumps({"key": key, "done": done}))

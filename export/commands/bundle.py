@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ from export.commands.options import (
 from service.command_line import open_console
 from service.core.bundle import manifest
 from service.core.files.atomic import refuse_existing, refuse_unwritable
+from service.core.processes.ray_cluster import joined
 
 if TYPE_CHECKING:
     from export.bundle.build import BundleOptions
@@ -37,6 +39,7 @@ def bundle(
     predictor: Annotated[PredictorOptions, FLAT] = PredictorOptions(),  # noqa: B008
     memory: Annotated[MemoryOptions, FLAT] = MemoryOptions(),  # noqa: B008
     reranker: str | None = None,
+    cluster: str | None = None,
 ) -> None:
     """Encode a data set, index it, and write one bundle.
 
@@ -56,6 +59,10 @@ def bundle(
     reranker
         A folder that `keymatch lab rerank` wrote for the encoder's run: the bundle gets its
         reranker. Default: the encoder's own, if it has one; none: no reranker.
+    cluster
+        auto|HOST:PORT: encode on a Ray cluster that is started on this machine, or on that of a
+        head, of which this machine is a part. All its machines must see the encoder's folder and
+        that of --out. Default: in this process.
     """
     refuse_existing(out)
     refuse_unwritable(out)
@@ -87,11 +94,14 @@ def bundle(
     check_options(options, dataset, out)
     if relevance := _relevance(options, defaults, dataset):
         console.print(relevance, soft_wrap=True)
-    if exported is None:
-        exported = export_checkpoint(
-            encoder, dataset, scratch_folder(out, "encoder"), options=checkpoint, console=console
-        )
-    export_bundle(exported, dataset, out, options=options, console=console)
+    with joined(cluster) as workers:
+        if exported is None:
+            scratch = scratch_folder(out, "encoder")
+            exported = export_checkpoint(
+                encoder, dataset, scratch, options=checkpoint, console=console
+            )
+        options = replace(options, cluster=workers)
+        export_bundle(exported, dataset, out, options=options, console=console)
     console.print(_summary(out, exported), soft_wrap=True)
 
 

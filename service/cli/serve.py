@@ -121,7 +121,8 @@ def serve(
 def _cluster_config(shards: int | None, replicas: int, cluster: str | None) -> ClusterConfig | None:
     """Return how the memory is divided; raises `InvalidInput`."""
     from service.core.bundle.ranges import MOST_PARTS
-    from service.shards.cluster import AUTO, ClusterConfig, require_ray
+    from service.core.processes.ray_cluster import AUTO, require_ray
+    from service.shards.cluster import ClusterConfig
 
     if shards is None:
         if replicas != 1 or cluster is not None:

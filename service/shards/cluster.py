@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -25,22 +24,27 @@ from typing import Any
 
 import orjson
 
-from service.core.errors import InvalidConfig, KeymatchError, MissingExtra
+from service.core.errors import InvalidConfig, KeymatchError
 from service.core.index.key_parts import KeyShare
 from service.core.label_log import open_log
 from service.core.processes.own_code import own_module
+from service.core.processes.ray_cluster import (
+    AUTO,
+    NAMESPACE,
+    join,
+    machines,
+    require_head,
+    require_ray,
+)
 from service.settings import EngineSettings
 from service.shards.front import Address, KnownPlaces
 from service.shards.places import PlacesFolder
 from service.telemetry import configure_logs
 
-AUTO = "auto"
-NAMESPACE = "keymatch"
 POLL_SECONDS = 0.5
 PAUSE_SECONDS = 2.0  # before a child or an actor that failed is started again
 IDLE_SECONDS = 600.0
 STOP_SECONDS = 10.0
-HEAD_SECONDS = 5.0  # for a connection to the head
 
 log = logging.getLogger("keymatch")
 
@@ -73,7 +77,7 @@ class ClusterProcess:
         Raises `MissingExtra`, and `InvalidConfig` if nothing listens at the address.
         """
         require_ray()
-        _require_head(config.address)
+        require_head(config.address)
         job = {
             "config": asdict(config),
             "folder": str(folder),
@@ -114,31 +118,6 @@ class ClusterProcess:
             status = child.wait()
             if not self._closing.wait(PAUSE_SECONDS):
                 log.error("the cluster's child process has ended", extra={"status": status})
-
-
-def require_ray() -> None:
-    """Raise `MissingExtra` if Ray is not installed."""
-    from importlib.util import find_spec
-
-    if find_spec("ray") is None:
-        raise MissingExtra("ray", extra="cluster")
-
-
-def _require_head(address: str) -> None:
-    """Raise `InvalidConfig` if nothing listens at the address: Ray would try for minutes."""
-    if address == AUTO:
-        return
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=HEAD_SECONDS).close()
-    except (ValueError, OverflowError) as error:
-        raise InvalidConfig(
-            f"--cluster {address!r} is neither {AUTO!r} nor HOST:PORT of a Ray head"
-        ) from error
-    except OSError as error:
-        raise InvalidConfig(
-            f"no Ray head answers at {address}: {error.strerror or error}"
-        ) from error
 
 
 class ShardActor:
@@ -257,28 +236,16 @@ class Cluster:
 
         A log that cannot be opened raises `LogError`.
         """
-        import ray
 
         self._config, self._folder, self._state, self._settings = config, folder, state, settings
         place = state if "://" in state else Path(state)
         with closing(open_log(place)) as label_log:
             self._log = label_log.id
-        own = config.address == AUTO
-        try:
-            ray.init(
-                address=None if own else config.address,
-                namespace=NAMESPACE,
-                include_dashboard=False if own else None,
-                log_to_driver=False,
-                logging_level=logging.WARNING,
-            )
-        except Exception as error:  # Ray raises OSError, ValueError, RuntimeError, ...
-            what = "Ray cannot be started here" if own else f"no Ray cluster is at {config.address}"
-            raise InvalidConfig(f"{what}: {error}") from error
-        machines = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-        if len(machines) > 1 and "://" not in state:
+        join(config.address)
+        count = machines()
+        if count > 1 and "://" not in state:
             raise InvalidConfig(
-                f"the cluster has {len(machines)} machines, and a label log in a folder is for one:"
+                f"the cluster has {count} machines, and a label log in a folder is for one:"
                 " use --state postgresql://..."
             )
         self._replicas: dict[str, list[list[_Replica]]] = {}

@@ -170,31 +170,27 @@ class BundleContent:
 
 Measure = Callable[[BundleContent, Segment], ChosenEf]  # chooses how a built graph is searched
 Choose = Callable[[Bundle], Manifest]  # returns the manifest, with what was measured on the bundle
-# Writes `PART_SEGMENT` into each folder, over the `PART_KEYS` there, and returns its nodes.
-BuildParts = Callable[[Sequence[Path], IndexParameters, Progress], Sequence[int]]
+# Writes `PART_SEGMENT` into each folder, over the `PART_KEYS` there, as `build_part` does.
+BuildParts = Callable[[Sequence[Path], IndexParameters, Progress], None]
 
 
-def build_parts(
-    folders: Sequence[Path], parameters: IndexParameters, progress: Progress
-) -> Sequence[int]:
+def build_parts(folders: Sequence[Path], parameters: IndexParameters, progress: Progress) -> None:
     """Build the graphs of parts one after the other, each on all cores; see `BuildParts`."""
-    nodes, done = [], 0
+    done = 0
     for folder in folders:
-        nodes.append(build_part(folder, parameters, partial(_shifted, progress, done)))
-        done += len(np.load(folder / PART_KEYS, mmap_mode="r"))
-    return nodes
+        keys = np.load(folder / PART_KEYS, mmap_mode="r")
+        build_part(keys, folder, parameters, partial(_shifted, progress, done))
+        done += len(keys)
 
 
 def _shifted(progress: Progress, start: int, rows: int) -> None:
     progress(start + rows)
 
 
-def build_part(folder: Path, parameters: IndexParameters, progress: Progress) -> int:
-    """Build the graph of one part in `folder`; returns the number of its nodes."""
-    keys = np.load(folder / PART_KEYS, mmap_mode="r")
-    if not len(keys):
-        return 0
-    return build_segment(keys, parameters, folder / PART_SEGMENT, progress).nodes
+def build_part(keys: Halves, folder: Path, parameters: IndexParameters, progress: Progress) -> None:
+    """Build the graph over the keys [n, d] of a part in `folder`; without keys, there is none."""
+    if len(keys):
+        build_segment(keys, parameters, folder / PART_SEGMENT, progress)
 
 
 def write_bundle(
@@ -264,25 +260,24 @@ def _indexed_keys(
         np.save(place / PART_KEYS, content.keys[rows])
         places.append(place)
         of_parts.append(rows)
-    nodes = build(places, content.index, progress)
-    parts = [
-        PartFacts(rows=len(rows), nodes=count) for rows, count in zip(of_parts, nodes, strict=True)
-    ]
-    opened = [
-        (
-            rows,
-            open_segment(
+    build(places, content.index, progress)
+    parts, opened = [], []
+    for place, rows in zip(places, of_parts, strict=True):
+        shared = equal_path(place / PART_SEGMENT)
+        later = np.load(shared, mmap_mode="r").shape[1] if shared.exists() else 0
+        facts = PartFacts(rows=len(rows), nodes=len(rows) - later)
+        parts.append(facts)
+        if facts.rows:
+            segment = open_segment(
                 place / PART_SEGMENT,
                 library=content.index.library,
-                rows=part.rows,
-                nodes=part.nodes,
+                rows=facts.rows,
+                nodes=facts.nodes,
                 dimension=content.keys.shape[1],
-            ),
-        )
-        for place, rows, part in zip(places, of_parts, parts, strict=True)
-        if part.rows
-    ]
-    return PartedSegment(opened, rows=len(content.keys)), sum(nodes), parts
+            )
+            opened.append((rows, segment))
+    searched = PartedSegment(opened, rows=len(content.keys))
+    return searched, sum(facts.nodes for facts in parts), parts
 
 
 def _write_rows(content: BundleContent, folder: Path) -> None:

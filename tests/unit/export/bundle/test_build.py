@@ -10,12 +10,14 @@ import pytest
 from rich.console import Console
 
 from export.bundle import build as export
+from export.bundle import index_parts
 from export.bundle.build import BundleOptions, export_bundle
 from export.encoder import export as encoders
 from export.encoder.export import EncoderOptions, export_encoder
 from export.exported_encoder import ExportedEncoder
 from service.command_line import open_console
 from service.core.bundle.bundle import Bundle, open_bundle, require_sound
+from service.core.bundle.content import build_part
 from service.core.bundle.manifest import PredictorFacts
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.errors import InvalidInput
@@ -25,7 +27,7 @@ from service.core.label_filter import Metadata
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.reranking.reranker import open_reranker
-from service.core.types import PredictOptions, Role
+from service.core.types import Halves, PredictOptions, Role
 from tests.support.tiny.bundles import INSTANCES, LABELS
 from tests.support.tiny.export import TinyReference, tiny_dataset, without_labels
 from tests.support.tiny.reranker import tiny_reranker
@@ -262,6 +264,41 @@ def test_a_reduced_memory_keeps_its_share_of_the_instances_and_all_labels(build:
     known = {*bundle.instance_texts, *LABELS.values()}
     assert {row.text for keyword in keywords for row in keyword.evidence} <= known
     assert len(keywords) == len(LABELS)
+
+
+def test_a_bundle_in_parts_answers_as_one_that_is_not(build: Build, tmp_path: Path) -> None:
+    whole = build().folder.rename(tmp_path / "whole")
+    parted = build(parts=3)
+    require_sound(parted)
+    assert len(parted.parts) == 3
+    encoder = OnnxEncoder(whole, parted.manifest.encoder)
+    asked = (["cook outdoors", "warm feet"], PredictOptions(explain=True, exact=True))
+    answers = [
+        Predictor(encoder, tau=0.04).predict(KnowledgeMemory(bundle).view, *asked).predictions
+        for bundle in (open_bundle(whole), parted)
+    ]
+    assert answers[0] == answers[1]
+
+
+def test_an_interrupted_export_keeps_finished_graphs(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = []
+
+    def counted(keys: Halves, folder: Path, *rest: Any) -> None:
+        built.append(len(keys))
+        if len(built) == 2:
+            raise KeyboardInterrupt
+        build_part(keys, folder, *rest)
+
+    monkeypatch.setattr(index_parts, "build_part", counted)
+    with pytest.raises(KeyboardInterrupt):
+        build(parts=3)
+    bundle = build(parts=3)
+    rows = [facts.rows for facts in bundle.manifest.parts or () if facts.rows]
+    assert len(rows) > 1
+    assert built == [*rows[:2], *rows[1:]]
+    require_sound(bundle)
 
 
 def test_without_fields_there_are_no_details(build: Build) -> None:
