@@ -26,7 +26,12 @@ from service.core.changes import (
     PutLabel,
     UseBundle,
 )
-from service.core.encoding.encoder import Encoder, OnnxEncoder, require_full_length
+from service.core.encoding.encoder import (
+    DeferredEncoder,
+    Encoder,
+    OnnxEncoder,
+    require_full_length,
+)
 from service.core.encoding.representer import Representer, open_representer
 from service.core.errors import BundleUnsupported, KeymatchError, LogError, OtherData, echoed
 from service.core.index.devices import ScanDevice
@@ -254,8 +259,12 @@ def load_bundle(
     log.info("bundle verified", extra={"bundle": facts.name, "rows": facts.memory.rows})
     if trial is not None:
         trial(bundle)
-    encoder = OnnxEncoder(bundle.folder, facts.encoder, device=name)
-    require_full_length(bundle, encoder)
+    encoder: Encoder
+    if share is None:
+        encoder = OnnxEncoder(bundle.folder, facts.encoder, device=name)
+        require_full_length(bundle, encoder)
+    else:  # its fronts have tried it
+        encoder = DeferredEncoder(bundle.folder, facts.encoder)
     shards = None
     if open_shards is not None and label_log is not None:
         shards = open_shards(bundle, label_log, settings)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Protocol
@@ -136,6 +137,39 @@ class OnnxEncoder:
             return self._buckets(tokens)
         vectors: Floats = self._session.run(None, graph_inputs(tokens))[0]
         return vectors
+
+
+class DeferredEncoder:
+    """An `OnnxEncoder` on the CPU that is loaded for the first text; implements `Encoder`.
+
+    For processes that encode a text only if the log has vectors of another encoder.
+    """
+
+    def __init__(self, folder: Path, facts: EncoderFacts) -> None:
+        """Load from `folder` later, which may raise what `OnnxEncoder` raises."""
+        self._folder, self._facts = folder, facts
+
+    @property
+    def dimension(self) -> int:
+        """The number of dimensions of a vector."""
+        return self._facts.dimension
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 over graph, tokenizer, limits and prompts, as in the manifest."""
+        return self._facts.fingerprint
+
+    def tokenize(self, texts: Sequence[str], *, role: Role) -> Tokens:
+        """Return the token ids of each text, with the prompt of its role before it."""
+        return self._encoder.tokenize(texts, role=role)
+
+    def embed(self, tokens: Tokens, *, together: bool = False) -> Floats:
+        """Return unit vectors [n, d]; batches hold texts of similar length."""
+        return self._encoder.embed(tokens, together=together)
+
+    @cached_property
+    def _encoder(self) -> OnnxEncoder:
+        return OnnxEncoder(self._folder, self._facts)
 
 
 def require_full_length(bundle: Bundle, encoder: Encoder) -> None:
