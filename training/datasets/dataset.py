@@ -6,7 +6,7 @@ Shapes: N instances of a split, L labels, M metadata items.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -150,12 +150,15 @@ def of_texts(
     is_test: Callable[[str], bool],
     name: str,
     source: str,
+    labels: Sequence[str] | None = None,
 ) -> Dataset:
     """Build an unweighted data set from texts and their labels; each text is its own uid.
 
-    Rows keep their order, and labels are sorted. A label equal to its row's text is filtered.
+    Rows keep their order. `labels` are all labels, in their order; by default those of the rows,
+    sorted. A label equal to its row's text is filtered.
     """
-    labels = sorted({label for found in labels_of.values() for label in found})
+    if labels is None:
+        labels = sorted({label for found in labels_of.values() for label in found})
     column = {label: number for number, label in enumerate(labels)}
 
     def split(*, test: bool) -> Split:

