@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 import orjson
@@ -136,7 +136,7 @@ class WorkFolder:
                 f" {difference}: give the same arguments to go on, or remove that folder to begin"
                 " again"
             )
-        self._facts = orjson.dumps(asdict(begun))
+        self.of_job(begun)
         self._keep_whole_parts()
         return begun
 
@@ -144,10 +144,20 @@ class WorkFolder:
         """Whether a part is complete."""
         return number in self._parts
 
-    def write(self, number: int, content: bytes) -> None:
-        """Write a part atomically. Any thread may call this."""
+    def of_job(self, job: Job) -> WorkFolder:
+        """Return this folder for writing parts of a job that another process has begun."""
+        self._facts = orjson.dumps(asdict(job))
+        return self
+
+    def write(self, number: int, content: bytes) -> Path:
+        """Write a part atomically; returns its file. Any thread may call this."""
         path = self.folder / f"{number:06}.{self._checksum(content)}.part"
         write_file(path, content)
+        self.add(number, path)
+        return path
+
+    def add(self, number: int, path: Path) -> None:
+        """Take a part's file as complete."""
         self._parts[number] = path
 
     def finish(self, parts: int, form: Format) -> None:
@@ -226,22 +236,15 @@ class BulkRun:
         """
 
         def write(number: int, part: list[FileQuery]) -> int:
-            good = [query for query in part if not query.problem]
-            found = results(self.loaded, good, self.options, now=self.job.begun)
-            first = 1 + number * self.job.part_rows
-            answered = AnsweredPart(first_row=first, queries=part, results=found)
+            answered = answered_part(self.loaded, self.job, self.options, number, part)
             folder.write(number, form.part(answered))
             return len(part)
 
         pending: set[Future[int]] = set()
-        rows = 0
         sys.setswitchinterval(_SWITCH_SECONDS)
         with ThreadPoolExecutor(self.threads + _SPARE_THREADS) as pool:
             try:
-                for number, part in enumerate(self._parts()):
-                    rows += len(part)
-                    if folder.has(number):
-                        continue
+                for number, part in self.missing(folder):
                     if len(pending) >= _PARTS_A_THREAD * self.threads:
                         pending = _finished(pending, progress)
                     pending.add(pool.submit(write, number, part))
@@ -250,6 +253,20 @@ class BulkRun:
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)  # running parts are still written
                 raise
+
+    def missing(self, folder: WorkFolder) -> Iterator[tuple[int, list[FileQuery]]]:
+        """Yield number and queries of each part that is missing in `folder`.
+
+        Raises `InvalidData` at the end if the file has changed meanwhile.
+        """
+        queries, rows = iter(self.queries), 0
+        for number in count():
+            part = list(islice(queries, self.job.part_rows))
+            if not part:
+                break
+            rows += len(part)
+            if not folder.has(number):
+                yield number, part
         if rows != self.survey.rows:
             raise InvalidData(self.queries.path, "has changed meanwhile; call the command again")
 
@@ -264,10 +281,14 @@ class BulkRun:
         """The number of parts of the file."""
         return -(-self.survey.rows // self.job.part_rows)
 
-    def _parts(self) -> Iterator[list[FileQuery]]:
-        queries = iter(self.queries)
-        while part := list(islice(queries, self.job.part_rows)):
-            yield part
+
+def answered_part(
+    loaded: LoadedBundle, job: Job, options: PredictOptions, number: int, part: list[FileQuery]
+) -> AnsweredPart:
+    """Answer the queries of one part in the calling thread."""
+    good = [query for query in part if not query.problem]
+    found = results(loaded, good, options, now=job.begun)
+    return AnsweredPart(first_row=1 + number * job.part_rows, queries=part, results=found)
 
 
 def _finished(pending: set[Future[int]], progress: Report) -> set[Future[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from time import time
@@ -10,9 +11,10 @@ from typing import Annotated
 from cyclopts import Parameter
 from pydantic import ValidationError
 
+from service.bulk.cluster import Memory, answer_on, require_answerable
 from service.bulk.formats import Format, format_of
 from service.bulk.memory import LogPlace, find_log, open_memory
-from service.bulk.progress import reported
+from service.bulk.progress import Report, reported
 from service.bulk.query_file import ItemsColumn, OnBadRow, QueryFile
 from service.bulk.run import BulkRun, Job, WorkFolder, rows_of_part
 from service.command_line import DEFAULT_CACHE, STATE_VARIABLE, CacheOption, Interrupted, say
@@ -20,6 +22,7 @@ from service.core.bundle import manifest
 from service.core.bundle.object_store import local_bundle
 from service.core.errors import InvalidConfig, InvalidInput, echoed
 from service.core.label_filter import LabelFilter, parse_json
+from service.core.processes.ray_cluster import joined
 from service.core.tables.separated import DelimiterOption
 from service.core.types import MatchType, PredictOptions, Spelling
 from service.http.request_models import RequestModels
@@ -52,6 +55,7 @@ def predict(
     items_delimiter: str = "|",
     config: Path | None = None,
     cache: CacheOption = DEFAULT_CACHE,
+    cluster: str | None = None,
 ) -> int:
     """Answer every query of a file, as `POST /predict` would, in the order of the file.
 
@@ -109,6 +113,10 @@ def predict(
         The TOML file of a service, for its limits, threads (default: one per core) and device.
     cache
         Folder for copies of bundles that URLs name.
+    cluster
+        auto|HOST:PORT: answer on a Ray cluster that is started on this machine, or on that of a
+        head, of which this machine is a part. All its machines must see the bundle and the folder
+        of --out. Default: in this process.
     """
     settings, opened = load_settings(config, {"workers": 1}), local_bundle(bundle, cache)
     facts = manifest.read(opened)
@@ -136,10 +144,16 @@ def predict(
     queries = QueryFile(
         input, query, limits=limits, on_bad_row=on_bad_row, delimiter=delimiter, items=items
     )
-    with (folder := WorkFolder(out)).opened():
+    with joined(cluster) as workers, (folder := WorkFolder(out)).opened():
+        if workers is not None:
+            require_answerable(engine, state)
         log = None if state is None else find_log(state, opened, place=bundle)
         run = _opened(folder, queries, options, opened, log, engine, escaped=escape_formulas)
-        return _answer(run, folder, form)
+        answer = partial(run.answer, folder, form)
+        if workers is not None:
+            memory = Memory.of(bundle, cache, log, engine, run.job)
+            answer = partial(answer_on, workers, run, memory, folder)
+        return _answer(run, folder, form, answer)
 
 
 def _opened(
@@ -219,13 +233,15 @@ def _require_allowed(options: PredictOptions, limits: Limits) -> None:
         raise InvalidConfig(f"--{option} {first['input']}: {first['msg']}") from error
 
 
-def _answer(run: BulkRun, folder: WorkFolder, form: Format) -> int:
+def _answer(
+    run: BulkRun, folder: WorkFolder, form: Format, answer: Callable[[Report], None]
+) -> int:
     out, rows, before = folder.out, run.survey.rows, run.rows_done(folder)
     if before:
         _say(f"{out}: goes on after {before:,} of {rows:,} queries")
     try:
         with reported(rows, "queries", done=before) as report:
-            run.answer(folder, form, report)
+            answer(report)
             folder.finish(run.parts, form)
     except Interrupted as end:
         _say(

@@ -14,7 +14,7 @@ import hashlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -97,7 +97,7 @@ def run_parts(
         of_name = {part.name: part for part in left}
         for name in cluster.results(_make_there, calls, cores=cores):
             part = of_name[name]
-            _wait_until_seen(work / name, part.digest)
+            wait_until_seen(partial(_is_finished, work / name, part.digest), work)
             done += part.size
             progress(done)
     return [work / part.name for part in parts]
@@ -110,16 +110,16 @@ def _shifted(progress: Count, start: int) -> Count:
 def _make(
     make: Make, folder: Path, digest: str, arguments: Mapping[str, Any], progress: Count
 ) -> None:
-    with new_folder(folder) as partial:
-        make(partial, progress, **arguments)
-        record = {"digest": digest, "files": _sizes(partial)}
-        write_file(partial / RECORD, orjson.dumps(record))
+    with new_folder(folder) as target:
+        make(target, progress, **arguments)
+        record = {"digest": digest, "files": _sizes(target)}
+        write_file(target / RECORD, orjson.dumps(record))
 
 
 def _make_there(make: Make, folder: Path, digest: str, arguments: Mapping[str, Any]) -> str:
     """Make a part on a machine of the cluster; returns its name."""
     if not folder.parent.is_dir():
-        raise _unshared(folder.parent)
+        raise unshared(folder.parent)
     # A worker that died may have finished the part, but not said so.
     if not _is_finished(folder, digest):
         _make(make, folder, digest, arguments, _ignore)
@@ -142,18 +142,22 @@ def _sizes(folder: Path) -> dict[str, int]:
     }
 
 
-def _wait_until_seen(folder: Path, digest: str) -> None:
-    """Wait until this machine sees a part that another one has finished."""
+def wait_until_seen(there: Callable[[], bool], folder: Path) -> None:
+    """Wait until this machine sees what another one has written into `folder`.
+
+    Raises `InvalidConfig` after `SEEN_SECONDS`.
+    """
     late = monotonic() + SEEN_SECONDS
-    while not _is_finished(folder, digest):
+    while not there():
         if monotonic() > late:
-            raise _unshared(folder.parent)
+            raise unshared(folder)
         sleep(_PAUSE_SECONDS)
-        list(folder.parent.iterdir())  # makes a network file system look again
+        list(folder.iterdir())  # makes a network file system look again
 
 
-def _unshared(work: Path) -> InvalidConfig:
+def unshared(folder: Path) -> InvalidConfig:
+    """Return the error that not all machines of a cluster see a folder."""
     return InvalidConfig(
-        f"not all machines of the cluster see the folder {work}: it must lie on a disk that they"
+        f"not all machines of the cluster see the folder {folder}: it must lie on a disk that they"
         " share, under the same path"
     )

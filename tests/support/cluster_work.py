@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from time import sleep
 
+from service.command_line import say
 from service.core.errors import InvalidInput, KeymatchError
 from service.core.processes.ray_cluster import AUTO, joined
 from service.core.work_parts import Count, WorkPart, run_parts
@@ -35,7 +36,7 @@ def main(steering: Path, count: int) -> None:
     with joined(AUTO) as cluster:
         make = partial(square, steering=steering)
         folders = run_parts(make, parts, work=steering / "work", cluster=cluster)
-    print(*((folder / "square").read_text() for folder in folders))
+    say(" ".join((folder / "square").read_text() for folder in folders))
 
 
 if __name__ == "__main__":

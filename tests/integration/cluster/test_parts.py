@@ -15,7 +15,7 @@ from service.core.processes.ray_cluster import joined
 from tests.support.waiting import wait_for
 
 COUNT = 4
-SQUARES = "1 4 9 16\n"
+SQUARES = "1 4 9 16"
 
 Start = Callable[[], "subprocess.Popen[str]"]
 
@@ -66,7 +66,8 @@ def test_a_killed_worker_costs_its_part(start: Start, tmp_path: Path) -> None:
     os.kill(pid, signal.SIGKILL)
     held.unlink()
     said, complained = command.communicate(timeout=180)
-    assert (command.returncode, said) == (0, SQUARES), complained
+    assert command.returncode == 0, complained
+    assert said.splitlines()[-1] == SQUARES  # Ray may say before it that a worker died
     assert numbers(tmp_path) == [1, 2, 2, 3, 4]
 
 
@@ -83,7 +84,8 @@ def test_a_killed_command_goes_on(start: Start, tmp_path: Path) -> None:
     held.unlink()
     command = start()
     said, complained = command.communicate(timeout=180)
-    assert (command.returncode, said) == (0, SQUARES), complained
+    assert command.returncode == 0, complained
+    assert said.splitlines()[-1] == SQUARES  # Ray may say before it that a worker died
     assert numbers(tmp_path) == [1, 2, 3, 4, 4]
 
 

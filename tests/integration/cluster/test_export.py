@@ -1,0 +1,49 @@
+"""`export bundle --cluster` writes the vectors that one process writes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from export.__main__ import app as export
+from export.encoder import export as encoders
+from export.encoder.export import EncoderOptions, export_encoder
+from tests.support.commands import Refused, run, status_of
+from tests.support.tiny.export import TinyReference, tiny_dataset
+from training.datasets import lf_xmc
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[object]]:
+    """`command(out, ...)` exports the tiny data set to the folder `out`."""
+    monkeypatch.setattr(encoders, "trace", lambda encoder, target: encoder.trace_to(target))
+    options = EncoderOptions(quantization="none", threads=1)
+    quiet = Console(quiet=True)
+    reference, target = TinyReference(tmp_path / "reference"), tmp_path / "encoder"
+    export_encoder(reference, tiny_dataset(), target, options=options, console=quiet)
+    lf_xmc.write(tiny_dataset(), tmp_path / "data")
+    places = ("--encoder", target, "--data", tmp_path / "data")
+    return lambda out, *more: ["bundle", *places, "--out", tmp_path / out, *more]
+
+
+@pytest.mark.slow
+def test_the_keys_are_those_of_one_process(
+    command: Callable[..., list[object]], tmp_path: Path
+) -> None:
+    assert status_of(export, *command("here")) == 0
+    ended = run("export", *command("there", "--cluster", "auto"))
+    assert ended.returncode == 0, ended.stderr
+    here, there = (np.load(tmp_path / name / "keys.npy") for name in ("here", "there"))
+    assert np.array_equal(here, there)
+    assert "encode instances: " in ended.stderr
+    assert not (tmp_path / ".there.encoding").exists()
+
+
+def test_a_cluster_that_does_not_answer_is_refused_before_anything_is_encoded(
+    command: Callable[..., list[object]], refused: Refused, tmp_path: Path
+) -> None:
+    said = refused(export, *command("out", "--cluster", "127.0.0.1:1"))
+    assert said == "no Ray head answers at 127.0.0.1:1: Connection refused"
+    assert not [path for path in tmp_path.iterdir() if "out" in path.name]
