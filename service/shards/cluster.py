@@ -41,6 +41,8 @@ PAUSE_SECONDS = 2.0  # before a child or an actor that failed is started again
 IDLE_SECONDS = 600.0
 STOP_SECONDS = 10.0
 HEAD_SECONDS = 5.0  # for a connection to the head
+# What a shard asks of Ray. With 0, Ray would also use machines that offer no cores (heads, fronts).
+CORES = 0.001
 
 log = logging.getLogger("keymatch")
 
@@ -214,7 +216,7 @@ class _Replica:
                     lifetime="detached",
                     get_if_exists=True,
                     max_restarts=-1,
-                    num_cpus=0,
+                    num_cpus=CORES,
                     max_concurrency=2,
                     scheduling_strategy="SPREAD",
                 )
@@ -272,6 +274,12 @@ class Cluster:
                 log_to_driver=False,
                 logging_level=logging.WARNING,
             )
+        except ConnectionError as error:  # of Ray, with no cause: the head itself has answered
+            raise InvalidConfig(
+                f"this machine cannot join the Ray cluster at {config.address}: it needs a node of"
+                f" its own (ray start --address={config.address}) and, if the cluster has a token,"
+                " RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+            ) from error
         except Exception as error:  # Ray raises OSError, ValueError, RuntimeError, ...
             what = "Ray cannot be started here" if own else f"no Ray cluster is at {config.address}"
             raise InvalidConfig(f"{what}: {error}") from error
