@@ -1,8 +1,9 @@
-# An image with only the service (`keymatch[cpu,postgres,jwt,objects]`). No compiler, no torch, not root.
+# An image with only the service and the extras of EXTRAS. No compiler, no torch, not root.
 # How to run it in production: deploy/README.md.
 #
 #   docker build -t keymatch .     # or, for two architectures: docker buildx build --platform
 #                                  # linux/amd64,linux/arm64 -t REGISTRY/keymatch:0.1.0 --push .
+#                                  # for shards: --build-arg EXTRAS=cpu,postgres,jwt,objects,cluster
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8000:8000 \
 #     -v ./bundle:/bundle:ro -v keymatch-bundles:/bundles -v keymatch-state:/state \
 #     -v ./api-keys:/run/secrets/api-keys:ro -e KEYMATCH_API_KEYS=/run/secrets/api-keys keymatch
@@ -13,6 +14,7 @@
 ARG PYTHON=3.11-slim-bookworm
 
 FROM docker.io/library/python:${PYTHON} AS build
+ARG EXTRAS=cpu,postgres,jwt,objects
 WORKDIR /source
 # The virtual environment gets no pip of its own: this build stage's pip installs into it.
 RUN python -m venv --without-pip /opt/keymatch
@@ -21,7 +23,7 @@ RUN python -m venv --without-pip /opt/keymatch
 COPY pyproject.toml README.md LICENSE hatch_build.py ./
 RUN mkdir service training export && touch service/__init__.py training/__init__.py \
       export/__init__.py \
-    && python -m pip --python /opt/keymatch/bin/python install --no-cache-dir '.[cpu,postgres,jwt,objects]'
+    && python -m pip --python /opt/keymatch/bin/python install --no-cache-dir ".[${EXTRAS}]"
 COPY service service
 COPY training training
 COPY export export

@@ -45,6 +45,8 @@ POLL_SECONDS = 0.5
 PAUSE_SECONDS = 2.0  # before a child or an actor that failed is started again
 IDLE_SECONDS = 600.0
 STOP_SECONDS = 10.0
+# What a shard asks of Ray. With 0, Ray would also use machines that offer no cores (heads, fronts).
+CORES = 0.001
 
 log = logging.getLogger("keymatch")
 
@@ -193,7 +195,7 @@ class _Replica:
                     lifetime="detached",
                     get_if_exists=True,
                     max_restarts=-1,
-                    num_cpus=0,
+                    num_cpus=CORES,
                     max_concurrency=2,
                     scheduling_strategy="SPREAD",
                 )

@@ -68,6 +68,12 @@ def join(address: str) -> None:
             log_to_driver=False,
             logging_level=logging.WARNING,
         )
+    except ConnectionError as error:  # of Ray, with no cause: the head itself has answered
+        raise InvalidConfig(
+            f"this machine cannot join the Ray cluster at {address}: it needs a node of its own"
+            f" (ray start --address={address}) and, if the cluster has a token,"
+            " RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+        ) from error
     except Exception as error:  # Ray raises OSError, ValueError, RuntimeError, ...
         what = "Ray cannot be started here" if own else f"no Ray cluster is at {address}"
         raise InvalidConfig(f"{what}: {error}") from error

@@ -18,6 +18,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from service import settings as settings_module
 from service.cli.serve import serve
@@ -40,7 +41,10 @@ RESTRICTED = {
     "capabilities": {"drop": ["ALL"]},
 }
 NAME = {"app.kubernetes.io/name": "keymatch"}
+TAGS = {"shards": "-cluster"}  # of an image with more extras
+RAY_TOKEN = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"}
 overlays = pytest.mark.parametrize("overlay", OVERLAYS)
+replicated = pytest.mark.parametrize("overlay", ["replicas", "shards"])
 
 
 @cache
@@ -52,8 +56,12 @@ def manifests(overlay: str) -> list[Any]:
     return list(yaml.safe_load_all(rendered.stdout))
 
 
-def manifest(overlay: str, kind: str) -> Any:
-    [found] = [one for one in manifests(overlay) if one["kind"] == kind]
+def manifest(overlay: str, kind: str, name: str | None = None) -> Any:
+    [found] = [
+        one
+        for one in manifests(overlay)
+        if one["kind"] == kind and name in (None, one["metadata"]["name"])
+    ]
     return found
 
 
@@ -64,6 +72,17 @@ def pod(overlay: str) -> Any:
 def container(overlay: str) -> Any:
     [found] = pod(overlay)["containers"]
     return found
+
+
+def ray_pods() -> tuple[Any, Any]:
+    """Return the pods of the Ray cluster: the head, and those that hold shards."""
+    cluster = manifest("shards", "RayCluster")["spec"]
+    [workers] = cluster["workerGroupSpecs"]
+    return cluster["headGroupSpec"]["template"]["spec"], workers["template"]["spec"]
+
+
+def all_pods(overlay: str) -> list[Any]:
+    return [pod(overlay), *(ray_pods() if overlay == "shards" else ())]
 
 
 def secrets_named(value: Any) -> Iterator[tuple[str, str | None]]:
@@ -86,13 +105,17 @@ def secrets_named(value: Any) -> Iterator[tuple[str, str | None]]:
 @overlays
 def test_manifests_are_valid(overlay: str) -> None:
     for one in manifests(overlay):
-        kubernetes_validate.validate(one, kubernetes_validate.latest_version(), strict=True)
+        if one["kind"] != "RayCluster":  # not a kind of Kubernetes itself
+            kubernetes_validate.validate(one, kubernetes_validate.latest_version(), strict=True)
+    for one in all_pods(overlay):
+        alone = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alone"}, "spec": one}
+        kubernetes_validate.validate(alone, kubernetes_validate.latest_version(), strict=True)
 
 
 @pytest.mark.parametrize("folder", [BASE.name, *OVERLAYS])
 def test_the_kustomization_lists_every_file(folder: str) -> None:
     document = yaml.safe_load((KUBERNETES / folder / "kustomization.yaml").read_text())
-    listed = {one for one in document["resources"] if one != "../base"}
+    listed = {one for one in document["resources"] if not one.startswith("../")}
     listed |= {patch["path"] for patch in document.get("patches", [])}
     listed |= {file for one in document.get("configMapGenerator", []) for file in one["files"]}
     names = {path.name for path in (KUBERNETES / folder).iterdir()}
@@ -104,19 +127,23 @@ def test_the_containers_have_no_privileges_and_the_projects_version(overlay: str
     user = re.search(r"^USER (\d+):", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert user is not None
-    assert pod(overlay)["securityContext"]["runAsNonRoot"]
-    assert pod(overlay)["securityContext"]["runAsUser"] == int(user[1])
-    for one in (*pod(overlay).get("initContainers", []), *pod(overlay)["containers"]):
-        assert one["securityContext"] == RESTRICTED
-        assert one["image"] == f"keymatch:{version}"
+    for each in all_pods(overlay):
+        assert each["securityContext"]["runAsNonRoot"]
+        assert each["securityContext"]["runAsUser"] == int(user[1])
+        assert not each["automountServiceAccountToken"]
+        for one in (*each.get("initContainers", []), *each["containers"]):
+            assert one["securityContext"] == RESTRICTED
+            assert one["image"] == f"keymatch:{version}{TAGS.get(overlay, '')}"
 
 
 @overlays
 def test_every_volume_mount_claim_and_selector_has_its_counterpart(overlay: str) -> None:
-    volumes = {volume["name"] for volume in pod(overlay)["volumes"]}
-    assert {mount["name"] for mount in container(overlay)["volumeMounts"]} == volumes
-    for one in pod(overlay).get("initContainers", []):
-        assert {mount["name"] for mount in one["volumeMounts"]} <= volumes
+    for each in all_pods(overlay):
+        volumes = {volume["name"] for volume in each["volumes"]}
+        [only] = each["containers"]
+        assert {mount["name"] for mount in only["volumeMounts"]} == volumes
+        for one in each.get("initContainers", []):
+            assert {mount["name"] for mount in one["volumeMounts"]} <= volumes
     kind = "PersistentVolumeClaim"
     claims = {one["metadata"]["name"] for one in manifests(overlay) if one["kind"] == kind}
     claimed = [volume.get("persistentVolumeClaim") for volume in pod(overlay)["volumes"]]
@@ -134,7 +161,7 @@ def test_the_head_of_the_overlay_makes_every_secret_that_the_pod_reads(overlay: 
         assert words[:-1] == ["kubectl", "create", "secret", "generic"]
         keys = re.findall(r"--from-\w+=([\w-]+)=", line)
         made |= {(name, key) for key in keys} | {(name, None)}
-    assert set(secrets_named(pod(overlay))) <= made
+    assert set(secrets_named(all_pods(overlay))) <= made
     assert f"kubectl apply -k deploy/kubernetes/{overlay}\n" in head
 
 
@@ -148,7 +175,8 @@ def test_the_arguments_and_variables_exist(overlay: str) -> None:
     names = {option.partition("=")[0].removeprefix("--") for option in options}
     assert names <= inspect.signature(serve).parameters.keys()
     variables = {one["name"] for one in container(overlay)["env"]}
-    assert variables == {STATE_VARIABLE, API_KEYS_VARIABLE}
+    ours = {STATE_VARIABLE, API_KEYS_VARIABLE}
+    assert variables == (ours | RAY_TOKEN if overlay == "shards" else ours)
 
 
 @pytest.fixture
@@ -213,26 +241,28 @@ def test_one_box_is_one_pod_that_is_stopped_before_the_next_one_starts() -> None
     assert specification["strategy"] == {"type": "Recreate"}
 
 
-def test_replicas_are_never_fewer_during_an_update_and_share_their_snapshots() -> None:
-    specification = manifest("replicas", "Deployment")["spec"]
+@replicated
+def test_replicas_are_never_fewer_during_an_update_and_share_their_snapshots(overlay: str) -> None:
+    specification = manifest(overlay, "Deployment")["spec"]
     assert "replicas" not in specification  # else each `kubectl apply` would undo the autoscaler
     assert specification["strategy"]["type"] == "RollingUpdate"
     assert specification["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
-    assert manifest("replicas", "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteMany"]
-    text = manifest("replicas", "ConfigMap")["data"]["keymatch.toml"]
+    assert manifest(overlay, "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteMany"]
+    text = manifest(overlay, "ConfigMap")["data"]["keymatch.toml"]
     assert tomllib.loads(text)["server"]["leave_seconds"] > 0
-    [state] = [one for one in container("replicas")["env"] if one["name"] == STATE_VARIABLE]
+    [state] = [one for one in container(overlay)["env"] if one["name"] == STATE_VARIABLE]
     assert "secretKeyRef" in state["valueFrom"]  # a URL may hold a password
 
 
-def test_the_budget_the_autoscaler_and_the_spread_mean_these_pods() -> None:
-    scaler = manifest("replicas", "HorizontalPodAutoscaler")["spec"]
-    disruption = manifest("replicas", "PodDisruptionBudget")["spec"]
-    deployment = manifest("replicas", "Deployment")
+@replicated
+def test_the_budget_the_autoscaler_and_the_spread_mean_these_pods(overlay: str) -> None:
+    scaler = manifest(overlay, "HorizontalPodAutoscaler")["spec"]
+    disruption = manifest(overlay, "PodDisruptionBudget", "keymatch")["spec"]
+    deployment = manifest(overlay, "Deployment")
     assert deployment["spec"]["template"]["metadata"]["labels"].items() >= NAME.items()
     assert scaler["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     assert 0 < disruption["maxUnavailable"] < scaler["minReplicas"] < scaler["maxReplicas"]
-    spread = pod("replicas")["topologySpreadConstraints"]
+    spread = pod(overlay)["topologySpreadConstraints"]
     for selector in (disruption["selector"], *(one["labelSelector"] for one in spread)):
         assert selector == {"matchLabels": NAME}
 
@@ -324,3 +354,128 @@ def test_the_init_container_says_in_a_sentence_why_it_fetches_nothing(
             assert ended.returncode == 1, url
             [line] = ended.stderr.splitlines()
             assert line.startswith("the bundle cannot be fetched: ")
+
+
+# Shards ---------------------------------------------------------------------------------------
+
+
+def option_of(name: str) -> str:
+    """Return the value of an option of the front."""
+    [value] = [
+        value
+        for option, _, value in (one.partition("=") for one in container("shards")["args"])
+        if option == f"--{name}"
+    ]
+    return str(value)
+
+
+def sidecar() -> Any:
+    [found] = [one for one in pod("shards")["initContainers"] if one["name"] == "ray"]
+    return found
+
+
+def environment(of: Any) -> dict[str, Any]:
+    return {one["name"]: one.get("value", one.get("valueFrom")) for one in of["env"]}
+
+
+def mounted(of: Any, each: Any) -> dict[str, Any]:
+    """Map the paths of a container to its pod's volumes."""
+    volumes = {one["name"]: one for one in each["volumes"]}
+    return {one["mountPath"]: volumes[one["name"]] for one in of["volumeMounts"]}
+
+
+def test_shards_find_the_bundles_at_the_paths_of_the_fronts() -> None:
+    """A front tells a shard the path of the bundle, and where it may write segments."""
+    front, (_, workers) = pod("shards"), ray_pods()
+    here, there = mounted(container("shards"), front), mounted(workers["containers"][0], workers)
+    assert here["/bundles"] == there["/bundles"]
+    assert here["/bundle"] == there["/bundle"]
+    assert {"/bundles", "/bundle", "/segments", "/tmp"} == there.keys()
+    fetches = [
+        [one for one in each["initContainers"] if one["name"] == "bundle"]
+        for each in (front, workers)
+    ]
+    assert fetches[0] == fetches[1] != []
+
+
+def test_fronts_head_and_shards_are_one_ray_cluster_with_one_token() -> None:
+    cluster, (head, workers) = manifest("shards", "RayCluster"), ray_pods()
+    # KubeRay names the head's Service so.
+    address = f"{cluster['metadata']['name']}-head-svc:6379"
+    assert option_of("cluster") == address
+    assert f"--address={address}" in sidecar()["args"]
+    tokens = [
+        {name: environment(one)[name] for name in RAY_TOKEN}
+        for one in (container("shards"), sidecar(), head["containers"][0], workers["containers"][0])
+    ]
+    assert all(token == tokens[0] for token in tokens)
+    assert tokens[0]["RAY_AUTH_MODE"] == "token"
+
+
+def test_a_front_sees_the_ray_node_of_its_pod() -> None:
+    """Ray looks for the node among the processes, and opens its sockets in its folder."""
+    front = pod("shards")
+    assert front["shareProcessNamespace"]
+    assert sidecar()["restartPolicy"] == "Always"
+    folders = [mounted(one, front)["/tmp/ray"] for one in (container("shards"), sidecar())]
+    assert folders[0] == folders[1]
+
+
+def test_only_the_pods_for_shards_offer_cores_to_ray() -> None:
+    cluster = manifest("shards", "RayCluster")["spec"]
+    [workers] = cluster["workerGroupSpecs"]
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    assert "--num-cpus=0" in sidecar()["args"]
+    limits = workers["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert workers["rayStartParams"]["num-cpus"] == limits["cpu"]
+
+
+def test_ray_has_the_version_the_options_and_the_probe_that_are_named() -> None:
+    scripts = pytest.importorskip("ray.scripts.scripts")
+    constants = pytest.importorskip("ray._private.ray_constants")
+    cluster, (head, workers) = manifest("shards", "RayCluster")["spec"], ray_pods()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    [ray] = extras["cluster"]
+    assert Requirement(ray).specifier.contains(cluster["rayVersion"])
+    names = {one.partition("=")[0].removeprefix("--") for one in sidecar()["args"]}
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        names |= group["rayStartParams"].keys()
+    known = {option.removeprefix("--") for one in scripts.start.params for option in one.opts}
+    assert names <= known
+    source = Path(scripts.__file__).parents[1] / "dashboard/modules/reporter/healthz_agent.py"
+    for one in (sidecar(), head["containers"][0], workers["containers"][0]):
+        asked = one["livenessProbe"]["httpGet"]
+        assert asked["port"] == constants.DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
+        assert f'"{asked["path"]}"' in source.read_text()
+
+
+def test_a_disruption_leaves_a_replica_of_each_shard() -> None:
+    [workers] = manifest("shards", "RayCluster")["spec"]["workerGroupSpecs"]
+    disruption = manifest("shards", "PodDisruptionBudget", "keymatch-shards")["spec"]
+    pods, replicas = workers["replicas"], int(option_of("replicas"))
+    assert workers["minReplicas"] == workers["maxReplicas"] == pods > replicas
+    assert pods - disruption["minAvailable"] < replicas
+    labels = {"ray.io/cluster": "keymatch", "ray.io/node-type": "worker"}  # by KubeRay
+    assert manifest("shards", "RayCluster")["metadata"]["name"] == labels["ray.io/cluster"]
+    _, shards = ray_pods()
+    host, _ = shards["topologySpreadConstraints"]
+    assert host["whenUnsatisfiable"] == "DoNotSchedule"
+    for selector in (
+        disruption["selector"],
+        *(one["labelSelector"] for one in shards["topologySpreadConstraints"]),
+    ):
+        assert selector == {"matchLabels": labels}
+
+
+def test_only_pods_of_keymatch_reach_shards_and_ray() -> None:
+    ours = [{"podSelector": {"matchLabels": one}} for one in ({"ray.io/cluster": "keymatch"}, NAME)]
+    shards = manifest("shards", "NetworkPolicy", "keymatch-shards")["spec"]
+    assert [shards["podSelector"]] == [ours[0]["podSelector"]]
+    assert shards["ingress"] == [{"from": ours}]
+    fronts = manifest("shards", "NetworkPolicy", "keymatch")["spec"]
+    assert fronts["podSelector"] == ours[1]["podSelector"]
+    http, between = fronts["ingress"]
+    assert http == {"ports": [{"port": container("shards")["ports"][0]["name"]}]}
+    assert between == {"from": ours}
