@@ -61,7 +61,7 @@ def join(address: str) -> None:
     own = address == AUTO
     try:
         ray.init(
-            address=None if own else address,
+            address="local" if own else address,
             num_cpus=available_cores() if own else None,
             namespace=NAMESPACE,
             include_dashboard=False if own else None,

@@ -38,7 +38,7 @@ def served(bundle: Path, state: Path, *options: str) -> Iterator[ServerProcess]:
 
 
 def results(server: ServerProcess, **more: object) -> Any:
-    asked = {"queries": QUERIES, "exact": True, "explain": True, **more}
+    asked = {"queries": QUERIES, "explain": True, **more}
     answer = server.client.post("/predict", json=asked)
     assert answer.status_code == 200, answer.text
     return answer.json()["results"]
