@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -25,6 +26,7 @@ from service.core.memory.view import View
 from service.core.prediction.confidence import open_confidence
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.reliability import KEPT
+from service.core.processes.ray_cluster import Cluster, joined
 from service.core.types import ScoreKind, Spelling
 from training.checkpoints.choices import Choices
 from training.checkpoints.label_keys import LABEL_KEYS
@@ -44,6 +46,7 @@ from training.evaluation.examples import Examples, examples_of, write_examples
 from training.evaluation.noise import KINDS, NoiseRow, measure_noise
 from training.evaluation.posted_labels import measure_posted
 from training.evaluation.results import Results, facts_of_run, rows_of_chosen
+from training.evaluation.retrieval import Elsewhere, Place
 from training.evaluation.weighted_metrics import ALL_ALIKE, SHOWN_WEIGHTED, weights_differ
 from training.models.encoder_location import find_encoder
 from training.models.precision import Precision
@@ -87,6 +90,11 @@ class OfBundle:
         For a bundle: draws the noise, and the test rows if there are more than 1,000. Default: 0.
     json
         For a bundle: also write the figures, in percent, to this file.
+    cluster
+        For a bundle, with --json: auto|HOST:PORT: encode and search on a Ray cluster that is
+        started on this machine, or on that of a head, of which this machine is a part. All its
+        machines must see the bundle and the folder of --json, which keeps finished parts until the
+        figures are written.
     """
 
     memorization: Annotated[tuple[float, ...] | None, MANY] = None
@@ -98,6 +106,7 @@ class OfBundle:
     noise: Annotated[bool, Parameter(negative=())] = False
     seed: int | None = None
     json: Path | None = None
+    cluster: str | None = None
 
 
 def _refuse_given(options: Mapping[str, object], message: str) -> None:
@@ -195,7 +204,8 @@ def score(
         own: dict[str, object] = {"run": run, "encoder": encoder, "out": out, "name": name}
         own |= {"relevance": relevance, "head-share": head_share, "untrained": untrained}
         _refuse_given(own, "--bundle and --{} exclude each other")
-        _score_bundle(local_bundle(bundle, cache), data, of_bundle, weighted=weighted, items=items)
+        with joined(_cluster(of_bundle)) as workers:
+            _score_bundle(bundle, data, of_bundle, cache, workers, weighted=weighted, items=items)
         return
     _refuse_given(vars(of_bundle), "--{} goes with --bundle")
     options = _Options(
@@ -361,13 +371,27 @@ def _described(choices: Choices, folder: Path | None, options: _Options) -> str:
 
 
 def _score_bundle(
-    bundle: Path, data: Path, of_bundle: OfBundle, *, weighted: bool, items: Items
+    bundle: str,
+    data: Path,
+    of_bundle: OfBundle,
+    cache: Path,
+    workers: Cluster | None,
+    *,
+    weighted: bool,
+    items: Items,
 ) -> None:
     json, seed, wanted = of_bundle.json, of_bundle.seed or 0, _filter(of_bundle)
     if json is not None:
         refuse_unwritable(json.parent)
-    opened, dataset = open_bundle(bundle), lf_xmc.read(data)
+    opened, dataset = open_bundle(local_bundle(bundle, cache)), lf_xmc.read(data)
     require_test_rows(dataset)
+    elsewhere = None
+    if workers is not None and json is not None:
+        elsewhere = Elsewhere(
+            cluster=workers,
+            work=json.absolute().with_name(f".{json.name}.score"),
+            place=Place.of(bundle, cache, opened),
+        )
     chosen, depth = _lambdas_and_depth(opened, of_bundle)
     console, exact = open_console(), of_bundle.exact
     with stages(console) as report:
@@ -382,6 +406,7 @@ def _score_bundle(
             rerank=of_bundle.rerank,
             spelling=of_bundle.spelling,
             wanted=wanted,
+            elsewhere=elsewhere,
         )
         rows = list(replace(evaluation, weighted=weighted).rows(chosen))
         encoder = OnnxEncoder(opened.folder, opened.manifest.encoder)
@@ -417,6 +442,15 @@ def _score_bundle(
     if json is not None:
         form = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
         write_file(json, orjson.dumps(document, option=form) + b"\n")
+    if elsewhere is not None:
+        shutil.rmtree(elsewhere.work, ignore_errors=True)
+
+
+def _cluster(of_bundle: OfBundle) -> str | None:
+    """Return the address of `--cluster`; raises `InvalidInput` without `--json`."""
+    if of_bundle.cluster is not None and of_bundle.json is None:
+        raise InvalidInput("--cluster goes with --json, next to which finished parts are kept")
+    return of_bundle.cluster
 
 
 def _lambdas_and_depth(bundle: Bundle, of_bundle: OfBundle) -> tuple[Sequence[float], int]:

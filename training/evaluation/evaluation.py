@@ -12,9 +12,8 @@ from typing import Literal
 import numpy as np
 
 from service.core.bundle.bundle import Bundle
-from service.core.encoding.encoder import OnnxEncoder, encode_all
+from service.core.encoding.encoder import OnnxEncoder
 from service.core.errors import InvalidInput, echoed
-from service.core.index.found_rows import pad
 from service.core.index.protocol import batches
 from service.core.items.item_memory import ItemMemory
 from service.core.label_filter import LabelFilter
@@ -28,12 +27,19 @@ from service.core.prediction.reranking.reranker import (
     open_reranker,
     rerank_labels,
 )
-from service.core.types import Floats, PredictOptions, Reading, Role, RowKind, Rows, Spelling
+from service.core.types import Floats, PredictOptions, RowKind, Rows, Spelling
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_links import NO_ITEM, all_linked, require_metadata
 from training.evaluation.metrics import evaluate as measure
 from training.evaluation.metrics import labels_to_rank, unfiltered_positives
 from training.evaluation.prediction import Neighbours, predict
+from training.evaluation.retrieval import (
+    CHUNK_ROWS,
+    Elsewhere,
+    encode_rows,
+    nearest_keys,
+    nearest_keys_elsewhere,
+)
 from training.evaluation.weighted_metrics import weighted_table
 from training.progress import Report
 
@@ -62,9 +68,6 @@ def linked_places(memory: ItemMemory | None, dataset: Dataset) -> Sequence[Rows]
 
 
 Items = Literal["predicted", "linked"]  # the items that a test row attends to
-
-_LAMBDA = {None: 0.5, RowKind.INSTANCE: 1.0, RowKind.LABEL: 0.0}  # at which these keys vote
-_CHUNK_ROWS = 512  # test rows that are searched between two progress updates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +98,8 @@ class Evaluation:
     reranker: Reranker | None = None  # None if the rows are not reranked
     predictor: Predictor | None = None  # None without a filter
     weighted: bool = False  # also compute the metrics in which a more relevant label counts more
+    wanted: LabelFilter | None = None
+    elsewhere: Elsewhere | None = None  # a cluster that searches; None: this process does
 
     def rows(self, memorizations: Sequence[float]) -> Iterator[EvaluationRow]:
         """Measure at each lambda. Lambdas that search the same block of keys share one search."""
@@ -117,7 +122,30 @@ class Evaluation:
 
     def retrieve(self, kind: RowKind | None) -> Neighbours:
         """The nearest keys of a kind (None: both) for all test rows, [n, b] each."""
-        return stacked([self._found(chunk, kind) for chunk in self._chunks()])
+        texts, vectors, options = self.texts, self.vectors, self.options
+
+        def progress(done: int) -> None:
+            self.report("retrieve", done, len(vectors))
+
+        if self.elsewhere is not None:
+            return nearest_keys_elsewhere(
+                self.elsewhere,
+                texts,
+                vectors,
+                options=options,
+                wanted=self.wanted,
+                kind=kind,
+                progress=progress,
+            )
+        return nearest_keys(
+            self.view,
+            self.predictor,
+            texts,
+            vectors,
+            options=options,
+            kind=kind,
+            progress=progress,
+        )
 
     def ranked(self, retrieved: Neighbours, memorization: float) -> RankedLabels:
         """The ranked labels of all test rows, [n, k]."""
@@ -140,35 +168,6 @@ class Evaluation:
             order=self.order,
         )
 
-    def _found(self, chunk: slice, kind: RowKind | None) -> Neighbours:
-        texts, vectors = self.texts[chunk], self.vectors[chunk]
-        if self.predictor is None:
-            return self.view.search(
-                texts,
-                vectors,
-                depth=self.options.depth,
-                kind=kind,
-                exact=self.options.exact,
-                words=self.options.words,
-            )[:2]
-        # As deep as for a request by default. For all labels that R@100 needs, it might read all.
-        wanted = replace(self.options, top_k=PredictOptions().top_k, memorization=_LAMBDA[kind])
-        read = [(Reading(query=text, text=text),) for text in texts]
-        found = self.predictor.search(self.view, read, vectors, wanted)
-        return found.similarities, found.rows
-
-    def _chunks(self) -> Iterator[slice]:
-        for chunk in batches(len(self.vectors), _CHUNK_ROWS):
-            yield chunk
-            self.report("retrieve", chunk.stop, len(self.vectors))
-
-
-def stacked(found: Sequence[Neighbours]) -> Neighbours:
-    """Join the keys of several chunks of queries; row -1 fills missing places."""
-    width = max((rows.shape[1] for _, rows in found), default=0)
-    similarities, rows = zip(*(pad(*one, count=width) for one in found), strict=True)
-    return np.concatenate(similarities), np.concatenate(rows)
-
 
 def open_evaluation(
     bundle: Bundle,
@@ -182,8 +181,11 @@ def open_evaluation(
     rerank: bool | None = None,
     spelling: Spelling | None = None,
     wanted: LabelFilter | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Evaluation:
     """Encode the test rows for a bundle; `exact` scans every key instead of the graph.
+
+    A cluster `elsewhere` encodes, and later searches.
 
     `rerank` and `spelling` work as in a request, and so does the filter `wanted`: the rows are
     those of `passing_rows`. With an item memory, rows attend to predicted `items`, or to those that
@@ -210,12 +212,12 @@ def open_evaluation(
     encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
     predictor = Predictor(encoder, tau=tau)
     texts = texts_as_read(predictor, view, dataset.test.instances.texts, options)
-    vectors = encode_all(
+    vectors = encode_rows(
         encoder,
         texts,
-        role=Role.QUERY,
         threads=threads,
         progress=lambda done: report("encode", done, len(texts)),
+        elsewhere=elsewhere,
     )
     return Evaluation(
         view=view,
@@ -228,6 +230,8 @@ def open_evaluation(
         report=report,
         reranker=open_reranker(bundle) if options.candidates else None,
         predictor=None if wanted is None else predictor,
+        wanted=wanted,
+        elsewhere=elsewhere,
     )
 
 
@@ -255,7 +259,7 @@ def texts_as_read(
     readings = predictor.read(view, queries, options, watch)
     texts = [of_query[0].text for of_query in readings]
     several = [place for place, of_query in enumerate(readings) if len(of_query) > 1]
-    for batch in batches(len(several), _CHUNK_ROWS):
+    for batch in batches(len(several), CHUNK_ROWS):
         own = [readings[place] for place in several[batch]]
         fused = predictor.fuse(view, predictor.encode(texts_of(own), watch), options, watch)
         found = predictor.search(view, own, fused.vectors, options)
