@@ -3,17 +3,23 @@
 import os
 import random
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import gettempdir
 from time import monotonic, sleep
 from typing import Any
 
 import pytest
 
 from loadtests.resources import process_tree
+from service.child_server import HOST, free_port
 from tests.crash.scenario import FIGURES, QUERIES, Scenario, answers
+from tests.support import commands
 from tests.support.serving import ServerProcess, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -80,6 +86,48 @@ def test_the_cluster_is_lost(new_scenario: Callable[..., Scenario]) -> None:
         finally:
             os.kill(head, signal.SIGCONT)
         wait_for(lambda: shards_of(divided)["attended"])
+
+
+def test_a_machine_that_may_not_join_says_what_it_needs(
+    tiny_bundle_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head wants a token that this service does not send."""
+    monkeypatch.setenv("RAY_TMPDIR", gettempdir())
+    address = f"{HOST}:{free_port()}"
+    with _head(address, token="0" * 64):
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+        options = ["--bundle", tiny_bundle_folder, "--state", tmp_path / "state", "--port", 0]
+        options += ["--workers", 1, "--shards", 1, "--cluster", address]
+        ended = commands.run("service.keymatch", "serve", *options, seconds=300)
+    assert ended.returncode == 1
+    *_, last = ended.stderr.splitlines()  # Ray's own lines are before it
+    assert f"this machine cannot join the Ray cluster at {address}: it needs a node" in last
+
+
+@contextmanager
+def _head(address: str, *, token: str) -> Iterator[None]:
+    """Run a head of Ray that wants a token."""
+    host, _, port = address.partition(":")
+    options = ["--head", "--block", "--node-ip-address", host, "--port", port, "--num-cpus", "1"]
+    options += ["--include-dashboard", "false", "--disable-usage-stats"]
+    head = subprocess.Popen(
+        [Path(sys.executable).with_name("ray"), "start", *options],
+        env={**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(lambda: _listens(host, int(port)))
+        yield
+    finally:
+        head.terminate()  # it ends its processes
+        head.wait(timeout=60)
+
+
+def _listens(host: str, port: int) -> bool:
+    with suppress(OSError), socket.create_connection((host, port), timeout=1.0):
+        return True
+    return False
 
 
 def shards_of(server: ServerProcess) -> dict[str, Any]:

@@ -156,6 +156,16 @@ def test_hadolint_accepts_the_dockerfile() -> None:
     assert (result.returncode, result.stdout) == (0, "")
 
 
+def test_the_extras_of_images_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    files = ("Dockerfile", "deploy/README.md", "deploy/kubernetes/shards/kustomization.yaml")
+    for file in files:
+        images = re.findall(r"(?:ARG|--build-arg) EXTRAS=([\w,]+)", (ROOT / file).read_text())
+        assert images, file
+        for extras in images:
+            assert set(extras.split(",")) <= project["optional-dependencies"].keys()
+
+
 def test_the_builder_gets_every_file_that_the_dockerfile_copies() -> None:
     copies = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE)
     copied = {source for sources in copies for source in sources.split()}
