@@ -200,7 +200,7 @@ def build(
         written_at, cpu = perf_counter(), process_time()
         shutil.rmtree(target, ignore_errors=True)  # left by an unfinished run
         new = content(source, texts, rows, seed)
-        new = replace(new, index=replace(new.index, library=library))
+        new = replace(new, index=replace(new.index, library=library), parts=None)
         write_bundle(new, target, progress=_ignore)
         seconds = [written_at - start, perf_counter() - written_at, process_time() - cpu]
         write_file(record, orjson.dumps(seconds))
@@ -222,7 +222,7 @@ def _recombined_keys(
     pairs = Pairs.drawn(keys, sources=len(sources), seed=seed)
     texts = pairs.texts(sources)
     if vectors == "drawn":
-        return texts, pairs.vectors(np.asarray(source.keys), seed=seed)
+        return texts, pairs.vectors(source.keys[:], seed=seed)
     encoder = OnnxEncoder(source.folder, source.manifest.encoder)
     # Kept for the other libraries; an interrupted run resumes from here.
     work = folder / f".{keys}-{vectors}-{seed}"

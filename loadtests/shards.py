@@ -64,7 +64,8 @@ def shards(
     Parameters
     ----------
     bundle
-        The bundle that both serve; its texts are the queries.
+        The bundle that both serve; its texts are the queries. If it is in parts, one process
+        searches all of them.
     out
         Folder for shards.json and shards.md.
     shards
@@ -114,7 +115,10 @@ def shards(
 
 
 def recall_rows(bundle: Path, texts: Sequence[str], shards: int) -> list[Row]:
-    """Measure the recall of one graph and of shards, for which graphs are built in this process."""
+    """Measure the recall of one process and of shards.
+
+    Unless the bundle is in parts, the shards' graphs are built in this process.
+    """
     whole, memories = KnowledgeMemory(open_bundle(bundle)), []
     facts, depth = whole.view.bundle.manifest, whole.view.bundle.manifest.predictor.depth
     with TemporaryDirectory(prefix="keymatch-shards-") as folder:
@@ -122,10 +126,10 @@ def recall_rows(bundle: Path, texts: Sequence[str], shards: int) -> list[Row]:
             share = KeyShare(index=index, count=shards)
             memory = KnowledgeMemory(whole.view.bundle, share=share)
             plan = memory.view.unbuilt_base_plan()
-            assert plan is not None
-            path, vectors = Path(folder, f"{index}.index"), memory.view.vectors(plan.rows)
-            segment = build_segment(vectors, facts.index.parameters(), path, lambda rows: None)
-            memory.attach_base(plan, segment)
+            if plan is not None:
+                path, vectors = Path(folder, f"{index}.index"), memory.view.vectors(plan.rows)
+                segment = build_segment(vectors, facts.index.parameters(), path, lambda rows: None)
+                memory.attach_base(plan, segment)
             memories.append(memory)
         search_in_one_thread()
         encoder = OnnxEncoder(bundle, facts.encoder)
@@ -141,7 +145,7 @@ def recall_rows(bundle: Path, texts: Sequence[str], shards: int) -> list[Row]:
         found = search_all(view.key_search(queries, depth=depth), shards, ask)
         exact = view.retrieve(queries, depth=depth, exact=True)
         recalls = {
-            "one graph": view.retrieve(queries, depth=depth)[1],
+            "one process": view.retrieve(queries, depth=depth)[1],
             f"{shards} shards": found.rows,
         }
         rows = []

@@ -60,9 +60,9 @@ def bundle(
         A folder that `keymatch lab rerank` wrote for the encoder's run: the bundle gets its
         reranker. Default: the encoder's own, if it has one; none: no reranker.
     cluster
-        auto|HOST:PORT: encode on a Ray cluster that is started on this machine, or on that of a
-        head, of which this machine is a part. All its machines must see the encoder's folder and
-        that of --out. Default: in this process.
+        auto|HOST:PORT: encode, and build the parts of --shards, on a Ray cluster that is started on
+        this machine, or on that of a head, of which this machine is a part. All its machines must
+        see the encoder's folder and that of --out. Default: in this process.
     """
     refuse_existing(out)
     refuse_unwritable(out)

@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -94,40 +93,42 @@ def test_a_machine_that_may_not_join_says_what_it_needs(
     """The head wants a token that this service does not send."""
     monkeypatch.setenv("RAY_TMPDIR", gettempdir())
     address = f"{HOST}:{free_port()}"
-    with _head(address, token="0" * 64):
+    with _head(address, token="0" * 64, output=tmp_path / "head"):
         monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
         options = ["--bundle", tiny_bundle_folder, "--state", tmp_path / "state", "--port", 0]
         options += ["--workers", 1, "--shards", 1, "--cluster", address]
         ended = commands.run("service.keymatch", "serve", *options, seconds=300)
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     *_, last = ended.stderr.splitlines()  # Ray's own lines are before it
     assert f"this machine cannot join the Ray cluster at {address}: it needs a node" in last
 
 
 @contextmanager
-def _head(address: str, *, token: str) -> Iterator[None]:
+def _head(address: str, *, token: str, output: Path) -> Iterator[None]:
     """Run a head of Ray that wants a token."""
     host, _, port = address.partition(":")
     options = ["--head", "--block", "--node-ip-address", host, "--port", port, "--num-cpus", "1"]
     options += ["--include-dashboard", "false", "--disable-usage-stats"]
-    head = subprocess.Popen(
-        [Path(sys.executable).with_name("ray"), "start", *options],
-        env={**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    command = [str(Path(sys.executable).with_name("ray")), "start", *options]
+    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+
+    def started() -> subprocess.Popen[bytes]:
+        with output.open("w") as written:
+            return subprocess.Popen(command, env=environment, stdout=written, stderr=written)
+
+    def ready() -> bool:
+        nonlocal head
+        if head.poll() is not None:  # on a busy machine: Ray itself waits for 30 s only
+            head = started()
+        return "--block" in output.read_text()  # said once all its processes are there
+
+    head = started()
     try:
-        wait_for(lambda: _listens(host, int(port)))
+        wait_for(ready)
         yield
     finally:
         head.terminate()  # it ends its processes
         head.wait(timeout=60)
-
-
-def _listens(host: str, port: int) -> bool:
-    with suppress(OSError), socket.create_connection((host, port), timeout=1.0):
-        return True
-    return False
 
 
 def shards_of(server: ServerProcess) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def open_novel_evaluation(
             progress=lambda done: report(stage, done, len(texts)),
         )
 
-    keys, view = np.asarray(bundle.keys, np.float32), KnowledgeMemory(bundle).view
+    keys, view = bundle.keys[:].astype(np.float32), KnowledgeMemory(bundle).view
     novel = split.everything.labels.texts[split.facts.seen :]
     posted = encoded("encode revealed queries", split.revealed(), Role.QUERY)
     queries = encoded("encode test rows", split.everything.test.instances.texts, Role.QUERY)
