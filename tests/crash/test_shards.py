@@ -110,11 +110,13 @@ def _head(address: str, *, token: str, output: Path) -> Iterator[None]:
     options = ["--head", "--block", "--node-ip-address", host, "--port", port, "--num-cpus", "1"]
     options += ["--include-dashboard", "false", "--disable-usage-stats"]
     command = [str(Path(sys.executable).with_name("ray")), "start", *options]
-    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    token_of = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
     def started() -> subprocess.Popen[bytes]:
         with output.open("w") as written:
-            return subprocess.Popen(command, env=environment, stdout=written, stderr=written)
+            return subprocess.Popen(
+                command, env={**os.environ, **token_of}, stdout=written, stderr=written
+            )
 
     def ready() -> bool:
         nonlocal head
