@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+SECONDS = 300  # for a command on a cluster, which takes half a minute on an idle machine
 ROOT = Path(__file__).parents[3]
 
 

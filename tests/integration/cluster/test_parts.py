@@ -12,6 +12,7 @@ import pytest
 
 from service.core.errors import InvalidConfig
 from service.core.processes.ray_cluster import joined
+from tests.integration.cluster.conftest import SECONDS
 from tests.support.waiting import wait_for
 
 COUNT = 4
@@ -58,6 +59,7 @@ def runs(pid: int) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_killed_worker_costs_its_part(start: Start, tmp_path: Path) -> None:
     held = tmp_path / "hold-2"
     held.touch()
@@ -65,13 +67,14 @@ def test_a_killed_worker_costs_its_part(start: Start, tmp_path: Path) -> None:
     pid = wait_for(lambda: dict(calls(tmp_path)).get(2))
     os.kill(pid, signal.SIGKILL)
     held.unlink()
-    said, complained = command.communicate(timeout=180)
+    said, complained = command.communicate(timeout=SECONDS)
     assert command.returncode == 0, complained
     assert said.splitlines()[-1] == SQUARES  # Ray may say before it that a worker died
     assert numbers(tmp_path) == [1, 2, 2, 3, 4]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_killed_command_goes_on(start: Start, tmp_path: Path) -> None:
     held, work = tmp_path / f"hold-{COUNT}", tmp_path / "work"
     held.touch()
@@ -83,19 +86,20 @@ def test_a_killed_command_goes_on(start: Start, tmp_path: Path) -> None:
     wait_for(lambda: not runs(pid))  # a command's workers end with it
     held.unlink()
     command = start()
-    said, complained = command.communicate(timeout=180)
+    said, complained = command.communicate(timeout=SECONDS)
     assert command.returncode == 0, complained
     assert said.splitlines()[-1] == SQUARES  # Ray may say before it that a worker died
     assert numbers(tmp_path) == [1, 2, 3, 4, 4]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_an_error_of_a_part_ends_the_command_with_its_sentence(
     start: Start, tmp_path: Path
 ) -> None:
     (tmp_path / "refuse-3").touch()
     command = start()
-    _, complained = command.communicate(timeout=180)
+    _, complained = command.communicate(timeout=SECONDS)
     assert command.returncode == 1
     assert complained.splitlines()[-1] == "error: 3 is refused"
     assert "Traceback" not in complained

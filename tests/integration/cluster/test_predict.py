@@ -14,6 +14,7 @@ import pytest
 from loadtests.resources import process_tree
 from service.__main__ import app
 from service.bulk.run import rows_of_part
+from tests.integration.cluster.conftest import SECONDS
 from tests.support.commands import Refused, run, status_of
 from tests.support.serving import local_service
 from tests.support.waiting import wait_for
@@ -24,6 +25,7 @@ PARTS = ROWS // rows_of_part(1000, explain=True)
 WORDS = ("boots", "tent", "warm", "trail", "lamp", "gas", "ice", "axe", "for", "two", "water")
 
 Command = Callable[..., list[object]]
+Start = Callable[[list[str]], "subprocess.Popen[str]"]
 
 
 @pytest.fixture
@@ -39,7 +41,24 @@ def predict(tiny_bundle_folder: Path, tmp_path: Path) -> Command:
     return lambda out, *more: ["predict", *places, *skip, "--out", tmp_path / out, *more]
 
 
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """`start(command)` starts a process, which ends with the test at the latest."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(command: list[str]) -> "subprocess.Popen[str]":
+        pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+        started.append(subprocess.Popen(command, stderr=pipe, stdout=nowhere, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_answers_are_those_of_one_process(
     predict: Command, tiny_bundle_folder: Path, tmp_path: Path
 ) -> None:
@@ -48,7 +67,7 @@ def test_the_answers_are_those_of_one_process(
     for name in ("out.jsonl", "out.csv", "out.parquet"):
         more = ("--state", tmp_path / "state", "--top-k", 300)
         assert status_of(app, *predict(f"whole-{name}", *more)) == 0
-        ended = run("service", *predict(name, *more, "--cluster", "auto"))
+        ended = run("service", *predict(name, *more, "--cluster", "auto"), seconds=SECONDS)
         assert ended.returncode == 0, ended.stderr
         assert (tmp_path / name).read_bytes() == (tmp_path / f"whole-{name}").read_bytes()
         assert "2 of them skipped; bundle tiny, version 1; scores are sums of" in ended.stderr
@@ -56,8 +75,9 @@ def test_the_answers_are_those_of_one_process(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_dead_workers_and_an_interruption_cost_their_parts(
-    predict: Command, tmp_path: Path
+    predict: Command, start: Start, tmp_path: Path
 ) -> None:
     assert status_of(app, *predict("whole.jsonl", *SMALL_PARTS)) == 0
     on_cluster = [str(word) for word in predict("out.jsonl", *SMALL_PARTS, "--cluster", "auto")]
@@ -67,22 +87,22 @@ def test_dead_workers_and_an_interruption_cost_their_parts(
     def finished() -> dict[str, int]:
         return {path.name: path.stat().st_ino for path in folder.glob("*.part")}
 
-    first = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    first = start(command)
     wait_for(lambda: len(finished()) > 3)
     os.kill(wait_for(lambda: next(answering(first.pid), None)), signal.SIGKILL)
     before = len(finished())
     wait_for(lambda: len(finished()) > before)
     first.send_signal(signal.SIGTERM)
-    _, said = first.communicate(timeout=60)
+    _, said = first.communicate(timeout=SECONDS)
     assert first.returncode == 143, said
     kept = finished()
     assert 4 < len(kept) < PARTS
     assert "the same command goes on there" in said.splitlines()[-1]
 
-    again = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    again = start(command)
     wait_for(lambda: len(finished()) > len(kept))
     assert kept.items() <= finished().items()
-    _, said = again.communicate(timeout=180)
+    _, said = again.communicate(timeout=SECONDS)
     assert again.returncode == 0, said
     assert "out.jsonl: goes on after" in said
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
