@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic, sleep
+from time import monotonic, perf_counter, sleep, thread_time
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,12 @@ from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.index.frozen_segment import build_segment
 from service.core.index.key_parts import KeyShare
 from service.core.memory.knowledge_memory import KnowledgeMemory
-from service.core.memory.shards import FoundRows, KeySearch, search_all
-from service.core.types import Role
+from service.core.memory.shards import FoundRows, KeySearch, places_per_shard, search_all
+from service.core.memory.view import View
+from service.core.types import Floats, Role
 
 RECALLED = 1_000  # queries
+FAN_OUTS = (1, 3, 10, 30)  # numbers of shards; for more, the sample is too small
 BUILD_SECONDS = 7200.0  # for the graphs of all shards, at low priority
 IDLE_SECONDS = 20.0
 READY_SECONDS = 600.0
@@ -142,6 +144,7 @@ def recall_rows(bundle: Path, texts: Sequence[str], shards: int) -> list[Row]:
             return [memory.view.answer(wanted) for memory in memories]
 
         view = whole.view
+        fan_out = fan_out_rows(view, memories, queries, depth=depth)
         found = search_all(view.key_search(queries, depth=depth), shards, ask)
         exact = view.retrieve(queries, depth=depth, exact=True)
         recalls = {
@@ -156,7 +159,39 @@ def recall_rows(bundle: Path, texts: Sequence[str], shards: int) -> list[Row]:
             measured = f"{np.mean(recall):.4f} of {len(texts):,} queries"
             rows.append(Row(what=f"recall@{depth} of {what}", goal="", measured=measured))
     again = f"{asked / len(texts) - 1:.1%}"
-    return [*rows, Row(what="queries that shards are asked twice", goal="", measured=again)]
+    return [
+        *rows,
+        Row(what="queries that shards are asked twice", goal="", measured=again),
+        *fan_out,
+    ]
+
+
+def fan_out_rows(
+    front: View, memories: Sequence[KnowledgeMemory], queries: Floats, *, depth: int
+) -> list[Row]:
+    """Measure the searches of shards alone, one after the other in this thread.
+
+    A query waits for the slowest shard. If shards do not wait for each other's cores, the 99th
+    percentile of the slowest of n is the 100 * 0.99^(1/n) percentile of one.
+    """
+    seconds, start_cpu = [], thread_time()
+    for place in range(len(queries)):
+        wanted = front.key_search(queries[place : place + 1], depth=depth)
+        wanted = replace(wanted, count=places_per_shard(depth, len(memories)))
+        for memory in memories:
+            start = perf_counter()
+            memory.view.answer(wanted)
+            seconds.append(perf_counter() - start)
+    cpu = 1000 * (thread_time() - start_cpu) / len(seconds)
+    milliseconds = 1000 * np.array(seconds)
+    slowest = ", ".join(
+        f"{shards}: {np.quantile(milliseconds, 0.99 ** (1 / shards)):.2f}" for shards in FAN_OUTS
+    )
+    return [
+        Row(what="a shard's search: CPU ms", goal="", measured=f"{cpu:.2f}"),
+        Row(what="a shard's search: p50 ms", goal="", measured=f"{np.median(milliseconds):.2f}"),
+        Row(what="slowest of n shards: p99 ms", goal="", measured=slowest),
+    ]
 
 
 def _wait_until_built(server: Server) -> None:

@@ -1,7 +1,8 @@
 """A shard: a process that follows the label log, holds a share of the keys, and answers fronts.
 
-It opens the same bundle as its fronts. It encodes and predicts nothing; its sealers build the
-graphs over its rows. Each connection has a thread, which answers one question after the other.
+It opens the same bundle as its fronts, and of one in parts, its own part. It encodes texts only if
+the log has vectors of another encoder, and predicts nothing; its sealers build the graphs over its
+rows. Each connection has a thread, which answers one question after the other.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
+from weakref import WeakKeyDictionary
 
 import numpy as np
-from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from service.core.index.equal_keys import key_hashes
@@ -26,7 +26,6 @@ from service.core.index.protocol import Keys, RowFilter, Segment
 from service.core.types import Bools, Floats, Halves, Rows
 
 _HIGH_BITS = np.uint64(32)  # of a hash; its low bits depend on few bits of the key
-_KEPT_FILTERS = 64  # a view has three, and few views are searched at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +83,8 @@ class PartedSegment:
     def __init__(self, parts: Sequence[tuple[Rows, Segment]], *, rows: int) -> None:
         """Search `parts`: the rows [n] of each, ascending, and the segment that holds them."""
         self._parts, self.rows = [part for part in parts if len(part[0])], rows
-        self._filters: LRUCache[RowFilter, Sequence[RowFilter | None]] = LRUCache(_KEPT_FILTERS)
+        self._filters: WeakKeyDictionary[RowFilter, Sequence[RowFilter | None]]
+        self._filters = WeakKeyDictionary()  # views keep theirs
         self._lock = Lock()
 
     def search(

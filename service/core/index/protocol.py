@@ -17,7 +17,7 @@ from service.core.types import Bits, Bools, Floats, Halves, Rows
 Progress = Callable[[int], None]  # called with the number of finished rows
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True, eq=False)
 class RowFilter:
     """The rows that a search may return: those in [start, stop) whose bit in `alive` is set.
 
