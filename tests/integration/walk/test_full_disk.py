@@ -54,6 +54,7 @@ UNWRITABLE = [
     "training data pairs --input none.csv --query q --label k --out OUT",
     "training data moby --out OUT",
     "training data sample emoji-names --out OUT",
+    "training data texts --count 10 --packages none --out OUT",
     "training data log --bundle none --state none --out OUT",
     "training data table --data none --out OUT.csv",
     "training fit --data none --out OUT",
