@@ -7,7 +7,7 @@ are missing. A part is encoded again for another encoder, role or text.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -16,10 +16,10 @@ import numpy as np
 from export.exported_encoder import open_exported
 from service.core.encoding.encoder import Encoder, encode_all
 from service.core.errors import InvalidInput
-from service.core.index.protocol import batches
+from service.core.index.protocol import Progress, batches, shifted
 from service.core.processes.ray_cluster import Cluster
 from service.core.types import Halves, Role
-from service.core.work_parts import Count, WorkPart, run_parts
+from service.core.work_parts import numbered, run_parts
 
 _PART_TEXTS = 8192
 _VECTORS = "vectors.npy"
@@ -32,7 +32,7 @@ def encode_resumably(
     role: Role,
     work: Path,
     threads: int,
-    progress: Callable[[int], None],
+    progress: Progress,
     cluster: Cluster | None = None,
     exported: Path | None = None,
 ) -> Halves:
@@ -45,18 +45,8 @@ def encode_resumably(
     same_tokens = _same_tokens(encoder, sorted(set(texts), key=_by_length), role)
     distinct = sorted(set(same_tokens.values()), key=_by_length)
     cuts = list(batches(len(distinct), _PART_TEXTS))
-    parts = [
-        WorkPart(
-            name=f"{number}-of-{len(cuts)}",
-            arguments={
-                "fingerprint": encoder.fingerprint,
-                "role": role.value,
-                "texts": distinct[cut],
-            },
-            size=len(distinct[cut]),
-        )
-        for number, cut in enumerate(cuts, start=1)
-    ]
+    same = {"fingerprint": encoder.fingerprint, "role": role.value}
+    parts = numbered([({**same, "texts": distinct[cut]}, cut.stop - cut.start) for cut in cuts])
     if cluster is None:
         make = partial(_encode_part, encoder=encoder, threads=threads)
     else:
@@ -67,7 +57,7 @@ def encode_resumably(
         parts,
         work=work,
         cluster=cluster,
-        progress=_shifted(progress, len(same_tokens) - len(distinct)),
+        progress=shifted(progress, len(same_tokens) - len(distinct)),
     )
     place = {text: position for position, text in enumerate(distinct)}
     places = np.array([place[same_tokens[text]] for text in texts], np.int64)  # [n]
@@ -82,7 +72,7 @@ def encode_resumably(
 
 def _encode_part(
     folder: Path,
-    progress: Count,
+    progress: Progress,
     *,
     encoder: Encoder,
     threads: int,
@@ -98,7 +88,13 @@ def _encode_part(
 
 
 def _encode_part_there(
-    folder: Path, progress: Count, *, exported: Path, fingerprint: str, role: str, texts: list[str]
+    folder: Path,
+    progress: Progress,
+    *,
+    exported: Path,
+    fingerprint: str,
+    role: str,
+    texts: list[str],
 ) -> None:
     """Do the work of `_encode_part` in one thread of a worker process of a cluster."""
     _encode_part(
@@ -133,7 +129,3 @@ def _same_tokens(encoder: Encoder, texts: Sequence[str], role: Role) -> dict[str
             digest = hashlib.blake2b(np.asarray(tokens, np.int32).tobytes(), digest_size=16)
             found[text] = first.setdefault(digest.digest(), text)
     return found
-
-
-def _shifted(progress: Callable[[int], None], start: int) -> Callable[[int], None]:
-    return lambda done: progress(start + done)

@@ -24,7 +24,7 @@ from service.core.index.libraries import IndexParameters, load_library
 from service.core.index.protocol import Progress
 from service.core.processes.ray_cluster import Cluster
 from service.core.types import Halves
-from service.core.work_parts import Count, WorkPart, run_parts
+from service.core.work_parts import WorkPart, run_parts
 
 ALL_CORES = 1_000  # of a machine: a graph is built in all of them, so one at a time
 
@@ -71,7 +71,7 @@ def build_index_parts(
 
 def _build(
     folder: Path,
-    progress: Count,
+    progress: Progress,
     *,
     paths: Mapping[str, str],
     keys: str,

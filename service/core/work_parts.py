@@ -23,6 +23,7 @@ import orjson
 
 from service.core.errors import InvalidConfig
 from service.core.files.atomic import discard_partial, new_folder, write_file
+from service.core.index.protocol import Progress, shifted
 from service.core.processes.ray_cluster import Cluster
 
 RECORD = "part.json"
@@ -30,7 +31,6 @@ RECORD = "part.json"
 SEEN_SECONDS = 60.0
 _PAUSE_SECONDS = 0.2
 
-Count = Callable[[int], None]  # takes the number of finished items
 # `make(folder, progress, **arguments)` writes the part's result into the folder.
 Make = Callable[..., None]
 
@@ -53,6 +53,14 @@ class WorkPart:
         return hashlib.sha256(content).hexdigest()
 
 
+def numbered(parts: Sequence[tuple[Mapping[str, Any], int]]) -> list[WorkPart]:
+    """Return parts with these arguments and sizes; the names are `1-of-N`, `2-of-N`, ..."""
+    return [
+        WorkPart(name=f"{number}-of-{len(parts)}", arguments=arguments, size=size)
+        for number, (arguments, size) in enumerate(parts, start=1)
+    ]
+
+
 def _ignore(_done: int) -> None:
     pass
 
@@ -64,7 +72,7 @@ def run_parts(
     work: Path,
     cluster: Cluster | None = None,
     cores: int = 1,
-    progress: Count = _ignore,
+    progress: Progress = _ignore,
 ) -> list[Path]:
     """Make all parts that are not finished; returns the folders of all parts, in their order.
 
@@ -89,7 +97,7 @@ def run_parts(
     progress(done)
     if cluster is None:
         for part in left:
-            _make(make, work / part.name, part.digest, part.arguments, _shifted(progress, done))
+            _make(make, work / part.name, part.digest, part.arguments, shifted(progress, done))
             done += part.size
             progress(done)
     else:
@@ -103,12 +111,8 @@ def run_parts(
     return [work / part.name for part in parts]
 
 
-def _shifted(progress: Count, start: int) -> Count:
-    return lambda done: progress(start + done)
-
-
 def _make(
-    make: Make, folder: Path, digest: str, arguments: Mapping[str, Any], progress: Count
+    make: Make, folder: Path, digest: str, arguments: Mapping[str, Any], progress: Progress
 ) -> None:
     with new_folder(folder) as target:
         make(target, progress, **arguments)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import gettempdir
 from time import monotonic, sleep
@@ -19,6 +18,7 @@ from loadtests.resources import process_tree
 from service.child_server import HOST, free_port
 from tests.crash.scenario import FIGURES, QUERIES, Scenario, answers
 from tests.support import commands
+from tests.support.cluster_here import need_ray
 from tests.support.serving import ServerProcess, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -31,9 +31,7 @@ ACTOR = b"ray::ShardActor"
 
 @pytest.fixture(autouse=True)
 def _ray() -> None:
-    if find_spec("ray") is None:
-        reason = "the extra `cluster` is not installed"
-        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    need_ray()
 
 
 def test_killed_shards(new_scenario: Callable[..., Scenario]) -> None:

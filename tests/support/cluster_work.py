@@ -13,11 +13,12 @@ from time import sleep
 
 from service.command_line import say
 from service.core.errors import InvalidInput, KeymatchError
+from service.core.index.protocol import Progress
 from service.core.processes.ray_cluster import AUTO, joined
-from service.core.work_parts import Count, WorkPart, run_parts
+from service.core.work_parts import WorkPart, run_parts
 
 
-def square(folder: Path, progress: Count, *, number: int, steering: Path) -> None:
+def square(folder: Path, progress: Progress, *, number: int, steering: Path) -> None:
     """Write the square of a number."""
     with (steering / "calls").open("a") as calls:
         calls.write(f"{number} {os.getpid()}\n")

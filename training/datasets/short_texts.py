@@ -199,9 +199,8 @@ def substances(table: bytes) -> Iterator[str]:
     for line in table.decode("utf-8", "replace").splitlines():
         name, kind, *_ = (*line.split("\t"), "")
         if kind in ("bn", "cn", "of"):  # brand, common and official names
-            yield re.sub(
-                r" \[[^]]*\]$", "", name
-            )  # the register that has it: "LUTROPIN ALFA [INN]"
+            # Without the register that has the name, as in "LUTROPIN ALFA [INN]".
+            yield re.sub(r" \[[^]]*\]$", "", name)
 
 
 def cities(names: bytes, countries: bytes) -> Iterator[str]:

@@ -23,14 +23,14 @@ from service.core.encoding.encoder import Encoder, OnnxEncoder, encode_all
 from service.core.errors import InvalidConfig
 from service.core.files.atomic import replaced_file
 from service.core.index.found_rows import pad
-from service.core.index.protocol import batches
+from service.core.index.protocol import Progress, batches
 from service.core.label_filter import LabelFilter
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
 from service.core.processes.ray_cluster import Cluster
 from service.core.types import Floats, PredictOptions, Reading, Role, RowKind
-from service.core.work_parts import Count, WorkPart, run_parts
+from service.core.work_parts import numbered, run_parts
 from training.evaluation.prediction import Neighbours
 
 _LAMBDA = {None: 0.5, RowKind.INSTANCE: 1.0, RowKind.LABEL: 0.0}  # at which these keys vote
@@ -70,7 +70,7 @@ def encode_rows(
     texts: Sequence[str],
     *,
     threads: int,
-    progress: Count,
+    progress: Progress,
     elsewhere: Elsewhere | None = None,
 ) -> Floats:
     """Return the vectors of the test rows [n, d]."""
@@ -79,17 +79,18 @@ def encode_rows(
     # The order in which `encode_all` cuts texts into batches.
     by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))
     cuts = list(batches(len(texts), _PART_ROWS))
-    parts = [
-        WorkPart(
-            name=f"{number}-of-{len(cuts)}",
-            arguments={
-                "fingerprint": encoder.fingerprint,
-                "texts": [texts[place] for place in by_length[cut]],
-            },
-            size=len(by_length[cut]),
-        )
-        for number, cut in enumerate(cuts, start=1)
-    ]
+    parts = numbered(
+        [
+            (
+                {
+                    "fingerprint": encoder.fingerprint,
+                    "texts": [texts[place] for place in by_length[cut]],
+                },
+                cut.stop - cut.start,
+            )
+            for cut in cuts
+        ]
+    )
     folders = run_parts(
         partial(_encode_part, place=elsewhere.place),
         parts,
@@ -111,7 +112,7 @@ def nearest_keys(
     *,
     options: PredictOptions,
     kind: RowKind | None,
-    progress: Count,
+    progress: Progress,
 ) -> Neighbours:
     """Return the nearest keys of a kind (None: both), [n, b] each.
 
@@ -149,7 +150,7 @@ def nearest_keys_elsewhere(
     options: PredictOptions,
     wanted: LabelFilter | None,
     kind: RowKind | None,
-    progress: Count,
+    progress: Progress,
 ) -> Neighbours:
     """Return what `nearest_keys` returns for a view under the filter `wanted`."""
     file = elsewhere.work.absolute() / _VECTORS
@@ -157,19 +158,14 @@ def nearest_keys_elsewhere(
         np.save(whole, vectors)
     same = f"{elsewhere.place.fingerprint} {options} {wanted} {kind}".encode()
     parts = []
-    cuts = list(batches(len(vectors), _PART_ROWS))
-    for number, cut in enumerate(cuts, start=1):
+    for cut in batches(len(vectors), _PART_ROWS):
         digest = hashlib.sha256(same + np.ascontiguousarray(vectors[cut]).tobytes())
         arguments = {
             "identity": digest.hexdigest(),
             "start": cut.start,
             "texts": list(texts[cut]),
         }
-        parts.append(
-            WorkPart(
-                name=f"{number}-of-{len(cuts)}", arguments=arguments, size=cut.stop - cut.start
-            )
-        )
+        parts.append((arguments, cut.stop - cut.start))
     folders = run_parts(
         partial(
             _search_part,
@@ -179,7 +175,7 @@ def nearest_keys_elsewhere(
             wanted=wanted,
             kind=kind,
         ),
-        parts,
+        numbered(parts),
         work=elsewhere.work / f"nearest-{'all' if kind is None else kind.name.lower()}",
         cluster=elsewhere.cluster,
         progress=progress,
@@ -197,7 +193,7 @@ def stacked(found: Sequence[Neighbours]) -> Neighbours:
 
 
 def _encode_part(
-    folder: Path, progress: Count, *, place: Place, fingerprint: str, texts: list[str]
+    folder: Path, progress: Progress, *, place: Place, fingerprint: str, texts: list[str]
 ) -> None:
     encoder = _opened(place).encoder
     if encoder.fingerprint != fingerprint:
@@ -208,7 +204,7 @@ def _encode_part(
 
 def _search_part(
     folder: Path,
-    progress: Count,
+    progress: Progress,
     *,
     place: Place,
     file: Path,

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
@@ -64,7 +63,7 @@ from service.core.index.frozen_segment import (
 )
 from service.core.index.key_parts import PartedSegment, parts_of
 from service.core.index.libraries import IndexParameters
-from service.core.index.protocol import Progress, RowFilter, Segment
+from service.core.index.protocol import Progress, RowFilter, Segment, shifted
 from service.core.rules import Rule
 from service.core.types import Floats, Halves, Indices, Rows, ScoreKind, Spelling
 
@@ -179,12 +178,8 @@ def build_parts(folders: Sequence[Path], parameters: IndexParameters, progress: 
     done = 0
     for folder in folders:
         keys = np.load(folder / PART_KEYS, mmap_mode="r")
-        build_part(keys, folder, parameters, partial(_shifted, progress, done))
+        build_part(keys, folder, parameters, shifted(progress, done))
         done += len(keys)
-
-
-def _shifted(progress: Progress, start: int, rows: int) -> None:
-    progress(start + rows)
 
 
 def build_part(keys: Halves, folder: Path, parameters: IndexParameters, progress: Progress) -> None:

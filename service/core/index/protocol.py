@@ -14,7 +14,12 @@ import numpy as np
 
 from service.core.types import Bits, Bools, Floats, Halves, Rows
 
-Progress = Callable[[int], None]  # called with the number of finished rows
+Progress = Callable[[int], None]  # called with the number of finished rows, or of other items
+
+
+def shifted(progress: Progress, start: int) -> Progress:
+    """Return the progress of work that begins after `start` items are finished."""
+    return lambda done: progress(start + done)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True, eq=False)

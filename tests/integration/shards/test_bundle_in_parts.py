@@ -1,9 +1,7 @@
 """A bundle in parts, served by real shards on Ray's local cluster."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 
 from service.child_server import ServerFailed
 from service.core.bundle import manifest
+from tests.support.cluster_here import need_ray
 from tests.support.serving import ServerProcess, server_process
 from tests.support.tiny.bundles import make_bundle
 
@@ -23,9 +22,7 @@ QUERIES = ["boots for winter", "light", "sea kayak"]
 
 @pytest.fixture(autouse=True)
 def _ray() -> None:
-    if find_spec("ray") is None:
-        reason = "the extra `cluster` is not installed"
-        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    need_ray()
 
 
 @contextmanager

@@ -8,8 +8,9 @@ import pytest
 
 from service.core import work_parts
 from service.core.errors import InvalidConfig
+from service.core.index.protocol import Progress
 from service.core.processes.ray_cluster import Cluster
-from service.core.work_parts import Count, WorkPart, run_parts
+from service.core.work_parts import WorkPart, run_parts
 from tests.support.cluster_here import ClusterHere
 
 NUMBERS = ([3, 1], [2], [5, 4, 6])
@@ -28,7 +29,7 @@ class Sorting:
     def __init__(self, fails: int = -1) -> None:
         self.calls, self.fails = 0, fails
 
-    def __call__(self, folder: Path, progress: Count, *, numbers: list[int]) -> None:
+    def __call__(self, folder: Path, progress: Progress, *, numbers: list[int]) -> None:
         (folder / "sorted").write_text(str(sorted(numbers)))
         progress(1)
         self.calls += 1

@@ -120,7 +120,7 @@ def test_wrong_numbers_are_refused(folder: Path, damage: Callable[[Path], None],
 
 
 def test_a_key_in_a_wrong_part_is_found_by_check(folder: Path) -> None:
-    """As if two parts had been exchanged, which no checksum of one file shows."""
+    """Two parts were exchanged: each file still has its checksum."""
     one, other = part(folder, 0), part(folder, 1)
     one.rename(folder / "kept")
     other.rename(one)
