@@ -78,15 +78,18 @@ class LoadedBundle:
         Raises `LogCorrupt`.
         """
         reload_request, events = None, iter(events)
+        page = list(islice(events, _REPLAY_EVENTS))
         with ThreadPoolExecutor(threads) as pool:
-            while page := list(islice(events, _REPLAY_EVENTS)):
+            while page:
+                following = list(islice(events, _REPLAY_EVENTS))
                 foreign = any(event.encoder != self.representer.fingerprint for event in page)
                 each = pool.map if foreign and threads > 1 else map
                 changes = list(each(lambda event: replayed(event, self.representer), page))
-                self.memory.apply(changes)
+                self.memory.apply(changes, following=len(following))
                 for change in changes:
                     if isinstance(change, UseBundle):
                         reload_request = change
+                page = following
         return reload_request
 
     def warm_up(

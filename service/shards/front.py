@@ -153,9 +153,10 @@ class SocketShards:
 
     def _answers(self, question: Question, kind: type[_Kind]) -> tuple[list[_Kind | None], str]:
         """Return the answer of each shard, or None, and a sentence about those that are missing."""
-        places = self._known().places
+        turn = next(self._turn)
         asking = _Asking(
-            [self._in_turn(index, len(places), of) for index, of in enumerate(places)],
+            len(self._known().places),
+            lambda index: self._in_turn(turn, index),
             messages.frame(question),
             deadline=monotonic() + self._patience,
         )
@@ -166,14 +167,15 @@ class SocketShards:
         answers = [answer if isinstance(answer, kind) else None for answer in asking.answers]
         return answers, asking.missing()
 
-    def _in_turn(self, index: int, of: int, addresses: Sequence[Address]) -> list[_Replica]:
-        """Return the replicas of a shard in the order in which to ask them."""
-        first = next(self._turn) % max(1, len(addresses))
+    def _in_turn(self, turn: int, index: int) -> list[_Replica]:
+        """Return the replicas of a shard that are known now, in the order in which to ask them."""
+        places = self._known().places
+        first = turn % max(1, len(places[index]))
         replicas = []
-        for address in (*addresses[first:], *addresses[:first]):
-            key = index, of, address
+        for address in (*places[index][first:], *places[index][:first]):
+            key = index, len(places), address
             if key not in self._replicas:
-                hello = Hello(bundle=self._bundle, log=self._log, index=index, count=of)
+                hello = Hello(bundle=self._bundle, log=self._log, index=index, count=len(places))
                 self._replicas.setdefault(key, _Replica(address, hello, self._patience))
             replicas.append(self._replicas[key])
         return replicas
@@ -259,15 +261,24 @@ class _Asking:
     """One question to all shards; `answers` has None for those that have not answered."""
 
     def __init__(
-        self, shards: Sequence[Sequence[_Replica]], question: bytes, *, deadline: float
+        self,
+        shards: int,
+        known: Callable[[int], Sequence[_Replica]],
+        question: bytes,
+        *,
+        deadline: float,
     ) -> None:
-        self._question, self._deadline = question, deadline
-        self._refusals: list[str] = []
-        self._untried = [deque(replicas) for replicas in shards]
+        """Ask a replica of each shard; `known` returns those of one shard, best first.
+
+        It is called again for each further replica, because one may have come meanwhile.
+        """
+        self._known, self._question, self._deadline = known, question, deadline
+        self._refusals: dict[int, str] = {}  # by shard
+        self._tried: list[list[_Replica]] = [[] for _ in range(shards)]
         self._open: dict[int, tuple[int, _Sent]] = {}  # by file descriptor, with the shard
         self._poll = select.poll()
-        self.answers: list[Answer | None] = [None] * len(shards)
-        for index in range(len(shards)):
+        self.answers: list[Answer | None] = [None] * shards
+        for index in range(shards):
             self._ask_next(index)
 
     def wait(self) -> None:
@@ -284,24 +295,37 @@ class _Asking:
 
     def close(self) -> None:
         """Close the connections whose answers did not come in time."""
-        for descriptor in list(self._open):
+        for descriptor, (index, _) in list(self._open.items()):
+            self._refusals.setdefault(index, f"shard {index} is too slow")
             self._forget(descriptor).connection.close()
 
     def missing(self) -> str:
-        """Say how many shards have not answered, and why, if a replica said so."""
-        missing = self.answers.count(None)
-        because = f": {self._refusals[-1]}" if self._refusals else ""
-        return f"{missing} of {len(self.answers)} shards do not answer{because}"
+        """Say how many shards have not answered, and why the first of them has not."""
+        missing = [index for index, answer in enumerate(self.answers) if answer is None]
+        of = f"{len(missing)} of {len(self.answers)} shards do not answer"
+        for index in missing:
+            lost = f"none of {len(self._tried[index])} known replicas of shard {index} is there"
+            return f"{of}: {self._refusals.get(index, lost)}"
+        return of
 
     def _ask_next(self, index: int, again: _Replica | None = None) -> None:
         """Ask the shard's next replica that can be reached, if any; first one `again`."""
         sent = None if again is None else again.send(self._question, anew=True)
-        while sent is None and self._untried[index]:
-            sent = self._untried[index].popleft().send(self._question)
+        while sent is None and (replica := self._untried(index)) is not None:
+            sent = replica.send(self._question)
         if sent is not None:
             descriptor = sent.connection.fileno()
             self._open[descriptor] = index, sent
             self._poll.register(descriptor, select.POLLIN)
+
+    def _untried(self, index: int) -> _Replica | None:
+        """Return the shard's next replica that this question has not been sent to, if any."""
+        tried = self._tried[index]
+        for replica in self._known(index):
+            if replica not in tried:
+                tried.append(replica)
+                return replica
+        return None
 
     def _receive(self, descriptor: int) -> None:
         index, sent = self._open[descriptor]
@@ -315,7 +339,7 @@ class _Asking:
             return
         self._forget(descriptor)
         if isinstance(answer, Refused):
-            self._refusals.append(answer.message)
+            self._refusals[index] = answer.message
             if answer.reason == "other":
                 sent.replica.avoid()
                 sent.connection.close()

@@ -5,11 +5,13 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import gettempdir
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SHARDS, REPLICAS = 3, 2
 KILLS = int(os.environ.get("KEYMATCH_SHARD_KILLS", "6"))
 KILL_SECONDS = 5.0  # between two kills
+WINDOW_SECONDS = 2.0  # between a refusal and a sample that shows its cause
 ACTOR = b"ray::ShardActor"
 
 
@@ -48,6 +51,29 @@ def test_killed_shards(new_scenario: Callable[..., Scenario]) -> None:
                 wait_for(lambda: shards_of(divided)["replicas"] == SHARDS * REPLICAS)
                 FIGURES.ready.append(monotonic() - start)
                 sleep(max(0.0, KILL_SECONDS - (monotonic() - start)))
+        scenario.check(divided)
+        with scenario.server() as whole:
+            assert results(divided, scenario) == results(whole, scenario)
+
+
+def test_shards_killed_faster_than_they_start(new_scenario: Callable[..., Scenario]) -> None:
+    """Queries are refused only while the service says that a shard does not answer."""
+    scenario, drawn = new_scenario(seed="fast"), random.Random("fast")
+    for client in scenario.clients:
+        client.without_shards = []
+    options = ["--shards", str(SHARDS), "--replicas", str(REPLICAS)]
+    with scenario.server(options=options) as divided:
+        wait_for(lambda: shards_of(divided)["replicas"] == SHARDS * REPLICAS)
+        with scenario.traffic(divided), sampled(lambda: shards_of(divided)["answering"]) as samples:
+            for _ in range(KILLS):
+                sleep(KILL_SECONDS)
+                if alive := list(actors(divided)):
+                    os.kill(drawn.choice(alive), signal.SIGKILL)
+            wait_for(lambda: shards_of(divided)["replicas"] == SHARDS * REPLICAS)
+        missing = [at for at, answering in samples if answering < SHARDS]
+        for client in scenario.clients:
+            for refused in client.without_shards or ():
+                assert any(abs(refused - at) < WINDOW_SECONDS for at in missing)
         scenario.check(divided)
         with scenario.server() as whole:
             assert results(divided, scenario) == results(whole, scenario)
@@ -99,6 +125,25 @@ def test_a_machine_that_may_not_join_says_what_it_needs(
     assert ended.returncode == 2
     *_, last = ended.stderr.splitlines()  # Ray's own lines are before it
     assert f"this machine cannot join the Ray cluster at {address}: it needs a node" in last
+
+
+@contextmanager
+def sampled(look: Callable[[], int]) -> Iterator[list[tuple[float, int]]]:
+    """Look again and again in a thread; yields the list of (Unix time, what was seen)."""
+    samples: list[tuple[float, int]] = []
+    end = threading.Event()
+
+    def run() -> None:
+        while not end.wait(0.1):
+            samples.append((time(), look()))
+
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(run)
+        try:
+            yield samples
+        finally:
+            end.set()
+        running.result()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import shutil
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from time import monotonic
@@ -173,7 +174,8 @@ def test_a_missing_shard_is_a_503_until_it_is_back(running: Running, front: Loca
     running.stop(2)
     refused = front.post("/predict", {"queries": QUERIES})
     assert_problem(refused, 503)
-    assert refused.json()["detail"] == "1 of 3 shards do not answer"
+    said = refused.json()["detail"]
+    assert said == "1 of 3 shards do not answer: none of 0 known replicas of shard 2 is there"
     posted = front.post("/labels", {"labels": [{"text": "sea kayak"}]})
     assert posted.status_code == 200  # writes need no shard
     assert front.request("DELETE", "/labels/sea kayak").status_code == 200
@@ -209,6 +211,20 @@ def test_a_slow_replica_is_not_waited_for(running: Running, front: LocalService)
         for _ in range(4):  # replicas take turns
             assert results(front) == before
         assert HEDGE_SECONDS < monotonic() - start < running.seconds
+
+
+def test_a_replica_that_comes_while_a_question_waits_is_asked(
+    running: Running, front: LocalService
+) -> None:
+    before = results(front)
+    running.stop(0)
+    with socket.create_server(("127.0.0.1", 0)) as dying, ThreadPoolExecutor(1) as threads:
+        running.others[0] = [dying.getsockname()]
+        asked = threads.submit(results, front)
+        connection, _ = dying.accept()
+        running.start(0)
+        connection.close()
+        assert asked.result() == before
 
 
 def test_shards_of_another_bundle_or_log_are_refused(
