@@ -45,6 +45,7 @@ from service.core.memory.shards import Shards
 from service.core.prediction.confidence import open_confidence
 from service.core.prediction.predictor import Predictor, QueryCache
 from service.core.prediction.reranking.reranker import open_reranker
+from service.core.processes.resources import give_back_free_pages
 from service.core.replay import held_version, replayed
 from service.core.types import DeviceName, Event, PredictOptions
 from service.settings import EngineSettings
@@ -297,6 +298,7 @@ def load_bundle(
     )
     if label_log is not None:
         _replay(loaded, label_log, until=until, settings=settings)
+    give_back_free_pages()  # of the arrays that were verified
     return loaded
 
 

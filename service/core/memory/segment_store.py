@@ -124,8 +124,8 @@ class SegmentStore:
         except FileNotFoundError:
             return None
         except (BundleError, OSError, KeyError, TypeError, ValueError) as error:
-            if not discard_damaged:
-                return None
+            if not discard_damaged or not (folder / FACTS).exists():
+                return None  # in the latter case, another process has just discarded it
             log.warning(
                 "a segment on disk is damaged; it is deleted and built again",
                 extra={"cause": str(error)},

@@ -5,7 +5,7 @@ Most tests build in this process, which is faster than a child.
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import orjson
 import pytest
 
 from service.core.errors import DeviceUnavailable, SealError
+from service.core.files.folder_facts import FileFacts
 from service.core.index import frozen_segment
 from service.core.index.libraries import IndexParameters, load_library
 from service.core.index.protocol import Progress
@@ -166,6 +167,24 @@ def test_a_damaged_segment_is_built_again(
     store.build(key, vectors, PARAMETERS)
     assert store.find(key, PARAMETERS, shape=SHAPE) is not None
     assert len(in_process) == 2
+
+
+def test_a_segment_that_another_process_discards_meanwhile_is_not_damaged(
+    store: SegmentStore,
+    folder: Path,
+    key: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    verify = segment_store.verify_files
+
+    def discard_first(place: Path, files: Mapping[str, FileFacts]) -> None:
+        SegmentStore(folder).discard(key)
+        verify(place, files)
+
+    monkeypatch.setattr(segment_store, "verify_files", discard_first)
+    assert store.find(key, PARAMETERS, shape=SHAPE) is None
+    assert not caplog.records
 
 
 @pytest.mark.usefixtures("in_process")
