@@ -312,7 +312,11 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "message": record.getMessage(),
-            **{name: value for name, value in vars(record).items() if name not in _STANDARD},
+            **{
+                name: value
+                for name, value in vars(record).items()
+                if name not in _STANDARD and not name.startswith("_")  # Ray adds such a field
+            },
         }
         if record.exc_info:
             document["trace"] = self.formatException(record.exc_info)

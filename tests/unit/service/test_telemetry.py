@@ -198,6 +198,7 @@ def test_a_line_holds_time_level_message_extras_and_traceback() -> None:
     assert found.pop("time")
     assert found == {"level": "info", "message": "hello", "version": 3, "rows": [1, 2]}
     assert line(path=object)["path"] == str(object)
+    assert "_added" not in line(_added=1)  # by another library
     assert line("a\nb\u2028c")["message"] == "a\nb\u2028c"
     try:
         raise RuntimeError("broken\nin two")
