@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -238,7 +239,8 @@ def test_a_leaving_service_answers_and_ends_each_connection_with_its_answer(
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: asked_once(server, "GET", "/health/ready").status_code == 503)
         for client in kept:
-            assert_closing(client.post("/predict", json=TENT))
+            # Workers begin to leave one after the other, and until then keep their connections.
+            wait_for(partial(is_closing, client))
         label = {"labels": [{"text": "late"}]}
         assert_closing(asked_once(server, "POST", "/labels", json=label))
         assert_problem(asked_once(server, "GET", "/health/ready"), 503)
@@ -252,6 +254,12 @@ def test_a_leaving_service_answers_and_ends_each_connection_with_its_answer(
 def asked_once(server: ServerProcess, method: str, path: str, **how: Any) -> httpx.Response:
     """Return the answer on a new connection."""
     return httpx.request(method, f"{server.url}{path}", timeout=60, **how)
+
+
+def is_closing(client: httpx.Client) -> bool:
+    answer = client.post("/predict", json=TENT)
+    assert answer.status_code == 200, answer.text
+    return answer.headers.get("connection") == "close"
 
 
 def assert_closing(answer: httpx.Response) -> None:
