@@ -359,19 +359,14 @@ class Client:
             if item_id in self.ledger.expected.items:
                 question["items"] = [item_id]
             else:
-                by_name = self._http.post(f"{place}/predict", json={**question, "items": [item_id]})
+                by_name = self._predict(place, {**question, "items": [item_id]})
                 if by_name.status_code == 200:  # the id is the text of another client's item
                     [item] = by_name.json()["results"][0]["items"]
                     assert item["id"] != item_id and item["text"] == item_id
                 else:
                     assert_problem(by_name, 422, field="items.0")
         since = time()
-        answer = self._http.post(f"{place}/predict", json=question)
-        while self.without_shards is not None and answer.status_code == 503:
-            assert answer.json()["title"] == "Shards unavailable", answer.text
-            self.without_shards.append(time())
-            sleep(RETRY_SECONDS)
-            answer = self._http.post(f"{place}/predict", json=question)
+        answer = self._predict(place, question)
         assert answer.status_code == 200, answer.text
         assert answer.json()["version"] >= self._version
         [result] = answer.json()["results"]
@@ -379,6 +374,16 @@ class Client:
         self._check_rules(result, since)
         self.check_label(place, self._random.choice(self.ledger.ids), self._http)
         self.check_rule(place, self._random.choice(self.ledger.rule_ids), self._http)
+
+    def _predict(self, place: str, question: dict[str, Any]) -> httpx.Response:
+        """Ask a query again while it is refused because of missing shards, if that may happen."""
+        answer = self._http.post(f"{place}/predict", json=question)
+        while self.without_shards is not None and answer.status_code == 503:
+            assert answer.json()["title"] == "Shards unavailable", answer.text
+            self.without_shards.append(time())
+            sleep(RETRY_SECONDS)
+            answer = self._http.post(f"{place}/predict", json=question)
+        return answer
 
     def _check_keywords(self, result: dict[str, Any]) -> None:
         for keyword in result["keywords"]:
