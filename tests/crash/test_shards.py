@@ -70,10 +70,13 @@ def test_shards_killed_faster_than_they_start(new_scenario: Callable[..., Scenar
                 if alive := list(actors(divided)):
                     os.kill(drawn.choice(alive), signal.SIGKILL)
             wait_for(lambda: shards_of(divided)["replicas"] == SHARDS * REPLICAS)
-        missing = [at for at, answering in samples if answering < SHARDS]
+        missing = [(start, end) for start, end, answering in samples if answering < SHARDS]
         for client in scenario.clients:
             for refused in client.without_shards or ():
-                assert any(abs(refused - at) < WINDOW_SECONDS for at in missing)
+                assert any(
+                    start - WINDOW_SECONDS < refused < end + WINDOW_SECONDS
+                    for start, end in missing
+                )
         scenario.check(divided)
         with scenario.server() as whole:
             assert results(divided, scenario) == results(whole, scenario)
@@ -128,14 +131,15 @@ def test_a_machine_that_may_not_join_says_what_it_needs(
 
 
 @contextmanager
-def sampled(look: Callable[[], int]) -> Iterator[list[tuple[float, int]]]:
-    """Look again and again in a thread; yields the list of (Unix time, what was seen)."""
-    samples: list[tuple[float, int]] = []
+def sampled(look: Callable[[], int]) -> Iterator[list[tuple[float, float, int]]]:
+    """Look again and again in a thread; yields what was seen between which Unix times."""
+    samples: list[tuple[float, float, int]] = []
     end = threading.Event()
 
     def run() -> None:
         while not end.wait(0.1):
-            samples.append((time(), look()))
+            start, seen = time(), look()
+            samples.append((start, time(), seen))
 
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(run)
