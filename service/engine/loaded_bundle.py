@@ -72,25 +72,25 @@ class LoadedBundle:
     predictor: Predictor
     memory: KnowledgeMemory
 
-    def apply(self, events: Iterable[Event], *, threads: int = 1) -> UseBundle | None:
+    def apply(
+        self, events: Iterable[Event], *, threads: int = 1, newest: int = 0
+    ) -> UseBundle | None:
         """Apply events of the label log; returns the last request to serve another bundle, if any.
 
         Texts are encoded again, in `threads` threads, if another encoder or combiner encoded them.
+        If the number of the `newest` event is known, a shard keeps only views that are new then.
         Raises `LogCorrupt`.
         """
         reload_request, events = None, iter(events)
-        page = list(islice(events, _REPLAY_EVENTS))
         with ThreadPoolExecutor(threads) as pool:
-            while page:
-                following = list(islice(events, _REPLAY_EVENTS))
+            while page := list(islice(events, _REPLAY_EVENTS)):
                 foreign = any(event.encoder != self.representer.fingerprint for event in page)
                 each = pool.map if foreign and threads > 1 else map
                 changes = list(each(lambda event: replayed(event, self.representer), page))
-                self.memory.apply(changes, following=len(following))
+                self.memory.apply(changes, newest=newest)
                 for change in changes:
                     if isinstance(change, UseBundle):
                         reload_request = change
-                page = following
         return reload_request
 
     def warm_up(
@@ -308,7 +308,8 @@ def _replay(
     references = LogReferences(loaded.bundle)
     events = label_log.read(after=loaded.memory.view.version, until=until)
     try:
-        loaded.apply(references.watched(events), threads=settings.threads)
+        newest = label_log.last_sequence() if until is None else until
+        loaded.apply(references.watched(events), threads=settings.threads, newest=newest)
     except LogError as error:
         raise explained(label_log, error) from error
     references.report(allowed=settings.other_data)

@@ -273,7 +273,7 @@ class _Asking:
         It is called again for each further replica, because one may have come meanwhile.
         """
         self._known, self._question, self._deadline = known, question, deadline
-        self._refusals: dict[int, str] = {}  # by shard
+        self._causes: dict[int, str] = {}  # by shard: why a replica has not answered
         self._tried: list[list[_Replica]] = [[] for _ in range(shards)]
         self._open: dict[int, tuple[int, _Sent]] = {}  # by file descriptor, with the shard
         self._poll = select.poll()
@@ -296,17 +296,18 @@ class _Asking:
     def close(self) -> None:
         """Close the connections whose answers did not come in time."""
         for descriptor, (index, _) in list(self._open.items()):
-            self._refusals.setdefault(index, f"shard {index} is too slow")
+            self._causes.setdefault(index, f"shard {index} is too slow")
             self._forget(descriptor).connection.close()
 
     def missing(self) -> str:
         """Say how many shards have not answered, and why the first of them has not."""
-        missing = [index for index, answer in enumerate(self.answers) if answer is None]
-        of = f"{len(missing)} of {len(self.answers)} shards do not answer"
-        for index in missing:
-            lost = f"none of {len(self._tried[index])} known replicas of shard {index} is there"
-            return f"{of}: {self._refusals.get(index, lost)}"
-        return of
+        missing = self.answers.count(None)
+        said = f"{missing} of {len(self.answers)} shards do not answer"
+        if not missing:
+            return said
+        first = self.answers.index(None)
+        lost = f"none of {len(self._tried[first])} known replicas of shard {first} is there"
+        return f"{said}: {self._causes.get(first, lost)}"
 
     def _ask_next(self, index: int, again: _Replica | None = None) -> None:
         """Ask the shard's next replica that can be reached, if any; first one `again`."""
@@ -339,7 +340,7 @@ class _Asking:
             return
         self._forget(descriptor)
         if isinstance(answer, Refused):
-            self._refusals[index] = answer.message
+            self._causes[index] = answer.message
             if answer.reason == "other":
                 sent.replica.avoid()
                 sent.connection.close()

@@ -147,15 +147,16 @@ class KnowledgeMemory:
         self._set_view(draft.view())
         return self._view
 
-    def apply(self, changes: Sequence[Change], *, following: int = 0) -> View:
+    def apply(self, changes: Sequence[Change], *, newest: int = 0) -> View:
         """Apply changes in the order of the log and publish them as one view; all or none apply.
 
-        In a shard, each of the newest `KEPT_VERSIONS` is a view: fronts may read any of them. So
-        few views are published if `following` changes are known to come at once.
+        In a shard, each of the newest `KEPT_VERSIONS` is a view: fronts may read any of them.
+        If `newest` is the number of a later change, the newest ones are counted back from it.
         """
         together = len(changes)
-        if self._view.share is not None:
-            together = max(0, together - max(0, KEPT_VERSIONS - following))
+        if self._view.share is not None and changes:
+            last_together = max(newest, changes[-1].sequence) - KEPT_VERSIONS
+            together = sum(change.sequence <= last_together for change in changes)
         for some in (changes[:together], *([change] for change in changes[together:])):
             if some:
                 draft = self.draft()
