@@ -377,13 +377,13 @@ class Client:
 
     def _predict(self, place: str, question: dict[str, Any]) -> httpx.Response:
         """Ask a query again while it is refused because of missing shards, if that may happen."""
-        answer = self._http.post(f"{place}/predict", json=question)
-        while self.without_shards is not None and answer.status_code == 503:
+        while True:
+            answer = self._http.post(f"{place}/predict", json=question)
+            if answer.status_code != 503 or self.without_shards is None:
+                return answer
             assert answer.json()["title"] == "Shards unavailable", answer.text
             self.without_shards.append(time())
             sleep(RETRY_SECONDS)
-            answer = self._http.post(f"{place}/predict", json=question)
-        return answer
 
     def _check_keywords(self, result: dict[str, Any]) -> None:
         for keyword in result["keywords"]:

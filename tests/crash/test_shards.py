@@ -40,9 +40,7 @@ def _ray() -> None:
 def test_killed_shards(new_scenario: Callable[..., Scenario]) -> None:
     """With a replica left of each shard, no request fails, and no answer is wrong."""
     scenario, drawn = new_scenario(seed="shards"), random.Random("shards")
-    options = ["--shards", str(SHARDS), "--replicas", str(REPLICAS)]
-    with scenario.server(options=options) as divided:
-        wait_for(lambda: shards_of(divided)["replicas"] == SHARDS * REPLICAS)
+    with divided_until_checked(scenario) as divided:
         with scenario.traffic(divided):
             for _ in range(KILLS):
                 start = monotonic()
@@ -51,9 +49,6 @@ def test_killed_shards(new_scenario: Callable[..., Scenario]) -> None:
                 wait_for(lambda: shards_of(divided)["replicas"] == SHARDS * REPLICAS)
                 FIGURES.ready.append(monotonic() - start)
                 sleep(max(0.0, KILL_SECONDS - (monotonic() - start)))
-        scenario.check(divided)
-        with scenario.server() as whole:
-            assert results(divided, scenario) == results(whole, scenario)
 
 
 def test_shards_killed_faster_than_they_start(new_scenario: Callable[..., Scenario]) -> None:
@@ -61,9 +56,7 @@ def test_shards_killed_faster_than_they_start(new_scenario: Callable[..., Scenar
     scenario, drawn = new_scenario(seed="fast"), random.Random("fast")
     for client in scenario.clients:
         client.without_shards = []
-    options = ["--shards", str(SHARDS), "--replicas", str(REPLICAS)]
-    with scenario.server(options=options) as divided:
-        wait_for(lambda: shards_of(divided)["replicas"] == SHARDS * REPLICAS)
+    with divided_until_checked(scenario) as divided:
         with scenario.traffic(divided), sampled(lambda: shards_of(divided)["answering"]) as samples:
             for _ in range(KILLS):
                 sleep(KILL_SECONDS)
@@ -77,9 +70,6 @@ def test_shards_killed_faster_than_they_start(new_scenario: Callable[..., Scenar
                     start - WINDOW_SECONDS < refused < end + WINDOW_SECONDS
                     for start, end in missing
                 )
-        scenario.check(divided)
-        with scenario.server() as whole:
-            assert results(divided, scenario) == results(whole, scenario)
 
 
 def test_without_any_replica_queries_are_refused(new_scenario: Callable[..., Scenario]) -> None:
@@ -128,6 +118,18 @@ def test_a_machine_that_may_not_join_says_what_it_needs(
     assert ended.returncode == 2
     *_, last = ended.stderr.splitlines()  # Ray's own lines are before it
     assert f"this machine cannot join the Ray cluster at {address}: it needs a node" in last
+
+
+@contextmanager
+def divided_until_checked(scenario: Scenario) -> Iterator[ServerProcess]:
+    """Serve with all replicas; after the block, compare with the ledgers and with one process."""
+    options = ["--shards", str(SHARDS), "--replicas", str(REPLICAS)]
+    with scenario.server(options=options) as divided:
+        wait_for(lambda: shards_of(divided)["replicas"] == SHARDS * REPLICAS)
+        yield divided
+        scenario.check(divided)
+        with scenario.server() as whole:
+            assert results(divided, scenario) == results(whole, scenario)
 
 
 @contextmanager
