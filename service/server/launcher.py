@@ -44,6 +44,7 @@ EARLY_ENDS = 5  # the parent gives up after so many workers in a row that were n
 # A worker without a heartbeat for this time is killed. The first one comes after all imports.
 SILENT_SECONDS = 20
 LOOK_SECONDS = 0.1  # between two looks for a further signal
+NOTE_SECONDS = 1  # for a worker to say that it is ready before it leaves
 
 # Connections that wait to be accepted. Further ones wait in their clients, at no cost here.
 BACKLOG = 256
@@ -111,7 +112,7 @@ class Supervisor(Multiprocess):
         """Replace workers that died or hang; give up after `EARLY_ENDS` that never were ready."""
         if self.should_exit.is_set():
             return
-        self._note_ready()
+        self._note_ready(within=self.config.timeout_worker_healthcheck)
         watched = tuple(self.processes)
         super().keep_subprocess_alive()
         # uvicorn sets this only if a worker's exit status forbids replacing it.
@@ -126,18 +127,21 @@ class Supervisor(Multiprocess):
             self.should_exit.set()
 
     def handle_term(self) -> None:
-        """Let the workers that are ready leave, then drain all. A further signal ends the wait."""
-        left = [worker for worker in self.processes if worker.pid in self._ready]
-        deadline = monotonic() + self._leave_seconds
-        if self._leave_seconds and left:
+        """If a worker is ready, let all leave; then drain all. A further signal ends the wait."""
+        if self._leave_seconds:
+            self._note_ready(within=NOTE_SECONDS)
+        deadline = monotonic() + (self._leave_seconds if self._ready else 0)
+        if monotonic() < deadline:
             log.info("leaving", extra={"seconds": self._leave_seconds})
-            for worker in left:
+            for worker in self.processes:
+                # A worker that opens leaves as soon as it is ready, and one that has no handler yet
+                # ends. Without the signal it would begin to take connections and keep them.
                 if worker.pid and worker.process.is_alive():
                     os.kill(worker.pid, LEAVE)
         while (
             monotonic() < deadline
             and not self.signal_queue
-            and any(worker.process.is_alive() for worker in left)
+            and any(worker.process.is_alive() for worker in self.processes)
         ):
             sleep(LOOK_SECONDS)
         super().handle_term()
@@ -146,14 +150,15 @@ class Supervisor(Multiprocess):
         """Drain at once, as after SIGINT. By default, uvicorn would replace all workers."""
         self.should_exit.set()
 
-    def _note_ready(self) -> None:
+    def _note_ready(self, *, within: float) -> None:
+        """Ask the workers that have not been ready whether they are, each for `within` seconds."""
         for worker in self.processes:
             # Close the parent's copy of the worker's end of the pipe. Otherwise a worker that died
             # before its first heartbeat looks like a slow one.
             worker.child_conn.close()
             if worker.pid in self._ready:
                 continue
-            if worker.is_ready(self.config.timeout_worker_healthcheck):
+            if worker.is_ready(within):
                 self._ready.add(worker.pid)
                 self._early_ends = 0
 

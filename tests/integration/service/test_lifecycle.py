@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
@@ -23,6 +23,7 @@ import pytest
 from service.child_server import Server, free_port
 from service.engine import loaded_bundle
 from service.server.worker import MARGIN_SECONDS
+from tests.support.children import child_processes
 from tests.support.http.problems import assert_problem
 from tests.support.http.server import TENT, post, read_answer
 from tests.support.serving import LocalService, ServerProcess, server_process, wait_for
@@ -265,6 +266,36 @@ def is_closing(client: httpx.Client) -> bool:
 def assert_closing(answer: httpx.Response) -> None:
     assert answer.status_code == 200, answer.text
     assert answer.headers["connection"] == "close"
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_not_ready_leaves_with_the_others(
+    start: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    config = tmp_path / "keymatch.toml"
+    config.write_text("[server]\nleave_seconds = 600\n")
+    server = start("--config", str(config), *TWO)
+    workers = partial(child_processes, server.process.pid, "--multiprocessing-fork")
+    first, second = workers()
+    os.kill(second, signal.SIGKILL)
+    wait_for(lambda: set(workers()) - {first, second})
+    server.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: asked_once(server, "GET", "/health/ready").status_code == 503)
+    os.kill(first, signal.SIGSTOP)  # only the replacement can answer now
+
+    def left() -> bool:
+        """Return whether the replacement leaves, or ended since it had no handler yet."""
+        if set(workers()) == {first}:
+            return True
+        with suppress(httpx.TransportError):
+            assert_closing(httpx.post(f"{server.url}/predict", json=TENT, timeout=1))
+            return True
+        return False
+
+    wait_for(left)
+    os.kill(first, signal.SIGCONT)
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(READY_WITHIN) == 0
 
 
 def test_a_service_that_is_not_ready_does_not_stay_to_leave(
