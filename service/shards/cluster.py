@@ -47,6 +47,8 @@ IDLE_SECONDS = 600.0
 STOP_SECONDS = 10.0
 # What a shard asks of Ray. With 0, Ray would also use machines that offer no cores (heads, fronts).
 CORES = 0.001
+# Ray gives its workers a low priority, so any other work on the machine would delay searches.
+ENVIRONMENT = {"env_vars": {"RAY_worker_niceness": "0"}}
 
 log = logging.getLogger("keymatch")
 
@@ -198,6 +200,7 @@ class _Replica:
                     num_cpus=CORES,
                     max_concurrency=2,
                     scheduling_strategy="SPREAD",
+                    runtime_env=ENVIRONMENT,
                 )
                 .remote(*self._arguments)
             )

@@ -77,6 +77,7 @@ def test_without_any_replica_queries_are_refused(new_scenario: Callable[..., Sce
     with scenario.server(options=["--shards", "2"]) as divided:
         before = results(divided, scenario)
         for pid in list(actors(divided)):
+            assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0)
             os.kill(pid, signal.SIGKILL)
         refused = divided.client.post("/predict", json={"queries": QUERIES})
         assert refused.status_code == 503
