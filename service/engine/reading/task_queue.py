@@ -389,8 +389,9 @@ class TaskQueue:
     Each lane has its own overload state and limit: large requests always wait longer than small
     ones, and must not take their places.
 
-    On the CPU, threads share the waiting requests evenly. A GPU computes for one thread at a time,
-    so one thread takes all requests that came in during the last batch.
+    On the CPU, the threads that are free share the waiting requests evenly; the last free thread
+    takes all, as batches of more queries cost less. A GPU computes for one thread at a time, so one
+    thread takes all requests that came in during the last batch.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -398,7 +399,7 @@ class TaskQueue:
         self._threads, self._most = settings.threads, settings.queue_queries
         gpu = settings.device != "cpu"
         self._task_cost = GPU_COST if gpu else TASK_COST
-        self._sharing = 1 if gpu else settings.threads  # threads among which a batch is shared out
+        self._computing = 1 if gpu else settings.threads  # threads that can compute at a time
         self._small, self._large = (
             Lane(
                 DelayControl(
@@ -412,7 +413,8 @@ class TaskQueue:
         self._query_seconds = 0.0  # average time of a plain query in one thread
         self._errands: deque[Callable[[], None]] = deque()
         self._closed = False
-        self._in_large = 0  # threads that answer a large request
+        self._answering = 0  # threads that answer requests
+        self._in_large = 0  # of these, a large one
         lock = Lock()
         self._changed, self._spare = Condition(lock), Condition(lock)
 
@@ -502,6 +504,7 @@ class TaskQueue:
     def finish(self, batch: Batch, *, seconds: float) -> None:
         """Note that a batch has ended, and how many seconds it took."""
         with self._changed:
+            self._answering -= 1
             batch.lane.running -= batch.cost
             self._in_large -= batch.lane is self._large
             if batch.tasks:
@@ -523,7 +526,9 @@ class TaskQueue:
         self._in_large += lane is self._large
         self._wake_spare()
         # A thread takes its share of the waiting requests: with all of them, others would be idle.
-        share = self._task_cost if lane is self._large else -(-lane.waiting // self._sharing)
+        free = max(1, self._computing - self._answering)
+        share = self._task_cost if lane is self._large else -(-lane.waiting // free)
+        self._answering += 1
         return lane.take(
             min(share, self._task_cost),
             task=self._task_cost,

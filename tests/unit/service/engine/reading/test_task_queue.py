@@ -160,6 +160,20 @@ def test_what_waits_is_shared_among_the_threads_of_a_cpu(desk_of: Callable[..., 
     assert {request for batch in batches for request in taken(batch)} == {large}
 
 
+def test_the_last_free_thread_takes_all_that_waits(desk_of: Callable[..., QueueDesk]) -> None:
+    desk = desk_of(threads=2)
+    for _ in range(6):
+        desk.put(1)
+    first, second = desk.queue.take(), desk.queue.take()
+    assert isinstance(first, Batch)
+    assert isinstance(second, Batch)
+    assert [len(first), len(second)] == [3, 3]
+    for _ in range(4):
+        desk.put(1)
+    desk.queue.finish(first, seconds=0.01)
+    assert len(desk.take()) == 4  # the other thread still answers `second`
+
+
 def test_a_large_request_is_cut_into_tasks_of_one_view_and_finished_first(desk: QueueDesk) -> None:
     first, second = desk.put(3 * TASK_COST), desk.put(2 * TASK_COST)
     batches = [desk.take() for _ in range(5)]
