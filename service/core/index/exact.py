@@ -11,8 +11,8 @@ from service.core.index.protocol import Keys, RowFilter, batches
 from service.core.types import Floats, Halves, Rows
 
 _SCAN_ROWS = 131_072  # rows converted to fp32 at once: 200 MB at d = 384
-# Fetched in addition: if rows tie for the last place, faiss returns any of them. The first must
-# win, as in graphs: a text may be an instance and a label, whose votes differ.
+# Fetched in addition: if rows tie for the last place, faiss returns any of them, in any order. The
+# first must win, as in graphs: a text may be an instance and a label, whose votes differ.
 _SPARE_ROWS = 8
 
 
@@ -56,8 +56,8 @@ class LiveVectors:
         """
         # Subtle: creating the parameters takes as long as scanning some hundred rows.
         parameters = row_filter and faiss.SearchParameters(sel=selector(row_filter))
-        similarities, rows = self._index.search(queries, count, params=parameters)
-        return similarities, rows
+        spare = count + _SPARE_ROWS
+        return nearest(*self._index.search(queries, spare, params=parameters), count=count)
 
 
 def exact_search(

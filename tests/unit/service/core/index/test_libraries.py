@@ -190,6 +190,17 @@ def test_similarities_have_the_bits_of_a_scan(tmp_path: Path) -> None:
             assert found[0].tobytes() == similarities.tobytes()
 
 
+def test_live_rows_of_one_key_are_found_in_order() -> None:
+    """Their order decides which of them vote, and must not depend on other rows."""
+    rows = np.concatenate([units(40, seed=8).astype(np.float16), VECTORS[:1], VECTORS[:1]] * 4)
+    live = LiveVectors(capacity=len(rows), dimension=DIMENSION)
+    live.write(0, rows)
+    equal = [place for place in range(len(rows)) if place % 42 >= 40]
+    for count in (1, 3, 8):
+        found = live.search(VECTORS[:1].astype(np.float32), count=count, row_filter=None)[1]
+        assert found[0].tolist() == equal[:count]
+
+
 def test_equal_keys_and_tombstones(library: str, tmp_path: Path) -> None:
     """Rows of one key are found together, at most `share` of them, and dead ones are skipped."""
     rows = np.concatenate([np.repeat(VECTORS[:1], 9, axis=0), VECTORS[1:]])
