@@ -121,7 +121,8 @@ class SocketShards:
             if answer is None:
                 continue
             places = np.frombuffer(answer.places, np.int64)
-            vectors[places] = np.frombuffer(answer.keys, np.float16).reshape(len(places), -1)
+            keys = np.frombuffer(answer.keys, np.float16)
+            vectors[places] = keys.reshape(len(places), self._dimension)
         return vectors
 
     @property

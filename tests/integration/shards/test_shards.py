@@ -169,6 +169,16 @@ def test_what_shards_hold_is_shown(running: Running, front: LocalService) -> Non
     assert front.get("/info").json()["shards"][1] is None
 
 
+def test_keys_come_from_the_shards_that_hold_them(running: Running) -> None:
+    """Other shards then hold none, and answer so."""
+    bundle = open_bundle(running.bundle)
+    with closing(open_log(running.state)) as label_log:
+        shards = running.open(bundle, label_log, SETTINGS)
+        for rows in ([], [0], [ROWS - 1, 3], range(ROWS)):
+            wanted = np.array(rows, np.int64)
+            assert np.array_equal(shards.vectors(0, wanted), bundle.keys[wanted])
+
+
 def test_a_missing_shard_is_a_503_until_it_is_back(running: Running, front: LocalService) -> None:
     before = results(front)
     running.stop(2)
