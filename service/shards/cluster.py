@@ -222,8 +222,8 @@ class _Replica:
 
 def _message_in(report: str) -> str:
     """Return the message of the error behind Ray's report, or the report's last line."""
-    parts = report.split(ERROR)
-    return parts[1] if len(parts) > 2 else report.strip().splitlines()[-1]
+    parts = report.split(ERROR)  # Ray may have stripped the second one: it counts as white space
+    return parts[1] if len(parts) > 1 else report.strip().splitlines()[-1]
 
 
 class Cluster:
