@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import gettempdir
 from time import monotonic, sleep, time
@@ -16,11 +16,10 @@ from typing import Any
 
 import pytest
 
-from loadtests.resources import process_tree
 from service.child_server import HOST, free_port
 from tests.crash.scenario import FIGURES, QUERIES, Scenario, answers
 from tests.support import commands
-from tests.support.cluster_here import need_ray
+from tests.support.cluster_here import need_ray, processes, shard_processes
 from tests.support.serving import ServerProcess, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -29,7 +28,6 @@ SHARDS, REPLICAS = 3, 2
 KILLS = int(os.environ.get("KEYMATCH_SHARD_KILLS", "6"))
 KILL_SECONDS = 5.0  # between two kills
 WINDOW_SECONDS = 2.0  # between a refusal and a sample that shows its cause
-ACTOR = b"ray::ShardActor"
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +42,7 @@ def test_killed_shards(new_scenario: Callable[..., Scenario]) -> None:
         with scenario.traffic(divided):
             for _ in range(KILLS):
                 start = monotonic()
-                os.kill(drawn.choice(list(actors(divided))), signal.SIGKILL)
+                os.kill(drawn.choice(list(shard_processes(divided.pid))), signal.SIGKILL)
                 wait_for(lambda: shards_of(divided)["replicas"] < SHARDS * REPLICAS)
                 wait_for(lambda: shards_of(divided)["replicas"] == SHARDS * REPLICAS)
                 FIGURES.ready.append(monotonic() - start)
@@ -60,7 +58,7 @@ def test_shards_killed_faster_than_they_start(new_scenario: Callable[..., Scenar
         with scenario.traffic(divided), sampled(lambda: shards_of(divided)["answering"]) as samples:
             for _ in range(KILLS):
                 sleep(KILL_SECONDS)
-                if alive := list(actors(divided)):
+                if alive := list(shard_processes(divided.pid)):
                     os.kill(drawn.choice(alive), signal.SIGKILL)
             wait_for(lambda: shards_of(divided)["replicas"] == SHARDS * REPLICAS)
         missing = [(start, end) for start, end, answering in samples if answering < SHARDS]
@@ -76,7 +74,7 @@ def test_without_any_replica_queries_are_refused(new_scenario: Callable[..., Sce
     scenario = new_scenario(seed="no replica")
     with scenario.server(options=["--shards", "2"]) as divided:
         before = results(divided, scenario)
-        for pid in list(actors(divided)):
+        for pid in list(shard_processes(divided.pid)):
             assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0)
             os.kill(pid, signal.SIGKILL)
         refused = divided.client.post("/predict", json={"queries": QUERIES})
@@ -91,7 +89,7 @@ def test_the_cluster_is_lost(new_scenario: Callable[..., Scenario]) -> None:
     scenario = new_scenario(seed="no head")
     with scenario.server(options=["--shards", "2"]) as divided:
         before = results(divided, scenario)
-        [head] = processes(divided, b"gcs_server")
+        [head] = processes(divided.pid, b"gcs_server")
         os.kill(head, signal.SIGSTOP)
         try:
             wait_for(lambda: not shards_of(divided)["attended"])
@@ -192,16 +190,3 @@ def results(server: ServerProcess, scenario: Scenario) -> Any:
     """Return the answers to the scenario's queries; their segments differ, so counts may."""
     found, _ = answers(server, len(scenario.events()))
     return found
-
-
-def actors(server: ServerProcess) -> Iterator[int]:
-    """Yield the processes that hold shards."""
-    return processes(server, ACTOR)
-
-
-def processes(server: ServerProcess, name: bytes) -> Iterator[int]:
-    """Yield the descendants of a server whose command contains a name."""
-    for pid in process_tree(server.pid):
-        with suppress(OSError):  # it has just ended
-            if name in Path(f"/proc/{pid}/cmdline").read_bytes():
-                yield pid
