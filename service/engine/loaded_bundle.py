@@ -137,7 +137,7 @@ class LoadedBundle:
         """Search for keys that are spread over the bundle, which reads its graph from disk."""
         rows = self.memory.view.base.alive_rows()  # a shard may hold no other keys
         some = rows[:: max(1, len(rows) // WARM_UP_SEARCHES)]
-        queries = self.bundle.keys[some].astype(np.float32)
+        queries = self.memory.view.vectors(some).astype(np.float32)
         depth = self.bundle.manifest.predictor.depth
         self.memory.view.retrieve(queries, depth=depth)
 

@@ -89,7 +89,7 @@ class FaissGraph:
     @cached_property
     def _place_of_node(self) -> Indices:
         """The place of each node by its row number; takes 4 bytes per row of the segment."""
-        node_at = self._node_at
+        node_at = faiss.vector_to_array(self._index.id_map)  # not kept: 8 bytes per row
         place_of_node = np.full(int(node_at.max(initial=-1)) + 1, -1, np.int32)
         place_of_node[node_at] = np.arange(len(node_at), dtype=np.int32)
         return place_of_node

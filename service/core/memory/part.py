@@ -170,8 +170,11 @@ class BaseRows:
         return self.bundle.label_texts[row - instances]
 
     def vectors(self, rows: Rows) -> Halves:
-        """Return the keys [b, d] of `rows` [b]."""
-        return self.bundle.keys[rows]
+        """Return the keys [b, d] of `rows` [b].
+
+        They are read from the index, which is in memory. Pages of `keys` would be a second copy.
+        """
+        return self.bundle.segment.vectors(rows)
 
     def _entries(self, rows: Rows) -> tuple[Rows, NDArray[np.int64], Bools]:
         """Return the instances' entries in V, each row's vote count, and which votes are entries.

@@ -1,5 +1,6 @@
 """If many of the bundle's rows are dead, another graph is planned, which finds the alive ones."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.changes import DeleteLabel
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.part import REGION_ROWS, BaseRows
-from service.core.types import RowKind
+from service.core.prediction.predictor import Predictor
+from service.core.types import PredictOptions, RowKind
 from tests.support.changes import build, delete, seal
 from tests.support.tiny.bundles import Catalogue, make_bundle
 from tests.support.tiny.encoder import TrigramEncoder
@@ -125,3 +127,24 @@ def test_a_plan_without_rows_finds_nothing(trigram_bundle: Bundle) -> None:
     for ef in (8, None):
         _, rows = base.search(queries, count=3, ef=ef, kind=None, share=1)
         assert rows.tolist() == [[-1] * 3] * 2
+
+
+def test_answers_read_keys_from_the_index_alone(trigram_bundle: Bundle) -> None:
+    """Otherwise the pages of `keys` would be in memory as well."""
+
+    class Unread:
+        shape = trigram_bundle.keys.shape
+
+        def __len__(self) -> int:
+            return len(trigram_bundle.keys)
+
+        def __getitem__(self, rows: object) -> np.ndarray:
+            raise AssertionError("keys are read")
+
+    memory = KnowledgeMemory(replace(trigram_bundle, keys=Unread()))
+    predictor = Predictor(TrigramEncoder(), tau=0.1)
+    options = PredictOptions(words=0.8, diversity=0.5, explain=True)
+    found = predictor.predict(memory.view, ["boots", "winter tent"], options)
+    assert any(one.keywords for one in found.predictions)
+    rows = np.arange(len(trigram_bundle.keys))
+    assert np.array_equal(memory.view.vectors(rows), trigram_bundle.keys[rows])
