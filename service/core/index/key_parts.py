@@ -118,14 +118,19 @@ class PartedSegment:
         return pad(similarities, rows, count=count)
 
     def vectors(self, rows: Rows) -> Halves:
-        """Return the vectors [n, d] of `rows` [n], all held, as `Segment.vectors` does."""
-        found = [
-            (here, segment.vectors(np.searchsorted(own, rows[here])))
-            for own, segment in self._parts
-            if len(here := _held(own, rows))
-        ]
-        places = np.concatenate([here for here, _ in found])
-        vectors: Halves = np.concatenate([of_part for _, of_part in found])[np.argsort(places)]
+        """Return the vectors [n, d] of `rows` [n], all held and at least one.
+
+        They are those of `Segment.vectors`.
+        """
+        vectors: Halves | None = None
+        for own, segment in self._parts:
+            here = _held(own, rows)
+            if len(here):
+                found = segment.vectors(np.searchsorted(own, rows[here]))
+                if vectors is None:
+                    vectors = np.empty((len(rows), found.shape[1]), np.float16)
+                vectors[here] = found
+        assert vectors is not None
         return vectors
 
     def _of_parts(self, row_filter: RowFilter | None) -> Sequence[RowFilter | None]:
