@@ -299,7 +299,7 @@ def _open_part(folder: Path, facts: Manifest, index: int) -> KeyPart:
     part, place = facts.parts[index], folder / part_folder(index, len(facts.parts))
     dimension = facts.encoder.dimension
     keys: Halves = mapped(place / PART_KEYS, np.float16, (part.rows, dimension))
-    segment: Segment = PartedSegment((), rows=0)
+    segment: Segment = PartedSegment((), rows=0, dimension=dimension)
     if part.rows:
         graph = replace(facts.index, nodes=part.nodes)
         segment = graph.open(place / PART_SEGMENT, rows=part.rows, dimension=dimension)
@@ -324,7 +324,7 @@ def _keys_and_segment(
     if facts.parts is None:
         return keys, facts.index.open(folder / BASE_SEGMENT, rows=rows, dimension=dimension)
     segments = [(part.rows, part.segment) for part in held.values()]
-    return keys, PartedSegment(segments, rows=rows)
+    return keys, PartedSegment(segments, rows=rows, dimension=dimension)
 
 
 def _rules(file: Path) -> tuple[Rule, ...]:

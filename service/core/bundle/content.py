@@ -271,7 +271,7 @@ def _indexed_keys(
                 dimension=content.keys.shape[1],
             )
             opened.append((rows, segment))
-    searched = PartedSegment(opened, rows=len(content.keys))
+    searched = PartedSegment(opened, rows=len(content.keys), dimension=content.keys.shape[1])
     return searched, sum(facts.nodes for facts in parts), parts
 
 

@@ -56,8 +56,8 @@ class LiveVectors:
         """
         # Subtle: creating the parameters takes as long as scanning some hundred rows.
         parameters = row_filter and faiss.SearchParameters(sel=selector(row_filter))
-        spare = count + _SPARE_ROWS
-        return nearest(*self._index.search(queries, spare, params=parameters), count=count)
+        found = self._index.search(queries, count + _SPARE_ROWS, params=parameters)
+        return nearest(*found, count=count)
 
 
 def exact_search(

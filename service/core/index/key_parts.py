@@ -12,7 +12,7 @@ Shapes: B queries, b found rows, R rows of all parts, n rows of one, d dimension
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from weakref import WeakKeyDictionary
@@ -67,22 +67,17 @@ class PartedKeys:
         """Return a copy of the keys [n, d] of `rows`; raises `IndexError` for one not held."""
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(len(self)))
-        keys, missing = np.empty((len(rows), self.shape[1]), np.float16), len(rows)
-        for part in self._parts:
-            here = _held(part.rows, rows)
-            keys[here] = part.keys[np.searchsorted(part.rows, rows[here])]
-            missing -= len(here)
-        if missing:
-            raise IndexError(f"{missing} of {len(rows)} rows are in parts that are not held")
-        return keys
+        parts = ((part.rows, part.keys.__getitem__) for part in self._parts)
+        return _gathered(parts, rows, dimension=self.shape[1])
 
 
 class PartedSegment:
     """A search over segments that each hold some of R rows; implements `Segment`."""
 
-    def __init__(self, parts: Sequence[tuple[Rows, Segment]], *, rows: int) -> None:
+    def __init__(self, parts: Sequence[tuple[Rows, Segment]], *, rows: int, dimension: int) -> None:
         """Search `parts`: the rows [n] of each, ascending, and the segment that holds them."""
-        self._parts, self.rows = [part for part in parts if len(part[0])], rows
+        self._parts = [part for part in parts if len(part[0])]
+        self.rows, self._dimension = rows, dimension
         self._filters: WeakKeyDictionary[RowFilter, Sequence[RowFilter | None]]
         self._filters = WeakKeyDictionary()  # views keep theirs
         self._lock = Lock()
@@ -118,20 +113,12 @@ class PartedSegment:
         return pad(similarities, rows, count=count)
 
     def vectors(self, rows: Rows) -> Halves:
-        """Return the vectors [n, d] of `rows` [n], all held and at least one.
+        """Return the vectors [n, d] of `rows` [n], as `Segment.vectors` does.
 
-        They are those of `Segment.vectors`.
+        Raises `IndexError` for a row that is not held.
         """
-        vectors: Halves | None = None
-        for own, segment in self._parts:
-            here = _held(own, rows)
-            if len(here):
-                found = segment.vectors(np.searchsorted(own, rows[here]))
-                if vectors is None:
-                    vectors = np.empty((len(rows), found.shape[1]), np.float16)
-                vectors[here] = found
-        assert vectors is not None
-        return vectors
+        parts = ((own, segment.vectors) for own, segment in self._parts)
+        return _gathered(parts, rows, dimension=self._dimension)
 
     def _of_parts(self, row_filter: RowFilter | None) -> Sequence[RowFilter | None]:
         """Return the filter over each part's places. Segments cache what they derive from it."""
@@ -144,6 +131,24 @@ class PartedSegment:
             with self._lock:
                 known = self._filters.setdefault(row_filter, known)
         return known
+
+
+def _gathered(
+    parts: Iterable[tuple[Rows, Callable[[Rows], Halves]]], rows: Rows, *, dimension: int
+) -> Halves:
+    """Return the keys [n, d] of `rows` [n]; raises `IndexError` for one that no part has.
+
+    A part has its own rows, ascending, and returns the keys at places among them.
+    """
+    keys, missing = np.empty((len(rows), dimension), np.float16), len(rows)
+    for own, keys_at in parts:
+        here = _held(own, rows)
+        if len(here):
+            keys[here] = keys_at(np.searchsorted(own, rows[here]))
+            missing -= len(here)
+    if missing:
+        raise IndexError(f"{missing} of {len(rows)} rows are in parts that are not held")
+    return keys
 
 
 def _held(own: Rows, rows: Rows) -> Rows:

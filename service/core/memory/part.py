@@ -216,7 +216,9 @@ class BaseRows:
     def with_segment(self, plan: SegmentPlan, segment: Segment | None) -> BaseRows:
         """Return the same rows, to be searched through the segment of a plan."""
         parts = [] if segment is None else [(plan.rows, segment)]
-        return replace(self, rebuilt=(plan, PartedSegment(parts, rows=self.count)))
+        dimension = self.bundle.manifest.encoder.dimension
+        searched = PartedSegment(parts, rows=self.count, dimension=dimension)
+        return replace(self, rebuilt=(plan, searched))
 
     @property
     def _indexed(self) -> int:

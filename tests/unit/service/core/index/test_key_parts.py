@@ -31,7 +31,9 @@ def part_over(rows: np.ndarray, path: Path) -> KeyPart:
 
 
 def segment_of(parts: list[KeyPart]) -> PartedSegment:
-    return PartedSegment([(part.rows, part.segment) for part in parts], rows=ROWS)
+    return PartedSegment(
+        [(part.rows, part.segment) for part in parts], rows=ROWS, dimension=DIMENSION
+    )
 
 
 def test_each_row_is_in_one_part_and_stays_there() -> None:
@@ -56,6 +58,8 @@ def test_keys_of_a_part_that_is_not_held_are_not_read(parts: list[KeyPart]) -> N
         keys[np.array([parts[0].rows[0], parts[1].rows[0]])]
     with pytest.raises(IndexError):
         PartedKeys([], rows=ROWS, dimension=DIMENSION)[:1]
+    with pytest.raises(IndexError):
+        segment_of(parts[:1]).vectors(parts[1].rows[:1])
 
 
 FILTERS = (
@@ -105,7 +109,7 @@ def test_rows_of_one_key_keep_to_their_share(tmp_path: Path) -> None:
     parts = [
         (own, built(keys[own], tmp_path / str(place), PARAMETERS)) for place, own in enumerate(rows)
     ]
-    segment = PartedSegment(parts, rows=len(keys))
+    segment = PartedSegment(parts, rows=len(keys), dimension=DIMENSION)
     query = KEYS[:1].astype(np.float32)
     [found] = segment.search(query, count=10, ef=80, row_filter=None, share=3)[1]
     assert sum(found < 20) == 3
