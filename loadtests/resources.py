@@ -21,6 +21,7 @@ from service.child_server import Server
 
 RESIDENT_MB = 900.0
 CHILD = b"service.core.encoding.child"
+SHARD = b"ray::ShardActor"
 RAYS_OWN = (b"/ray/", b"ray::DashboardAgent", b"ray::RuntimeEnvAgent", b"ray::IDLE")
 
 Result = TypeVar("Result")
@@ -63,12 +64,22 @@ def process_tree(pid: int) -> Iterator[int]:
         waiting += children[process_id]
 
 
-def encoding_children(pid: int) -> Iterator[int]:
-    """Yield the descendants of a server that encode for it."""
+def with_command(pid: int, part: bytes) -> Iterator[int]:
+    """Yield those of a process and its descendants whose command contains `part`."""
     for process in process_tree(pid):
         with suppress(OSError):  # the process has just ended
-            if CHILD in Path(f"/proc/{process}/cmdline").read_bytes():
+            if part in Path(f"/proc/{process}/cmdline").read_bytes():
                 yield process
+
+
+def encoding_children(pid: int) -> Iterator[int]:
+    """Yield the descendants of a server that encode for it."""
+    return with_command(pid, CHILD)
+
+
+def shard_processes(pid: int) -> Iterator[int]:
+    """Yield the descendants of a process that hold shards."""
+    return with_command(pid, SHARD)
 
 
 def _seconds(processes: Iterable[int]) -> float:

@@ -22,7 +22,7 @@ from cyclopts import App
 from loadtests.clients.connection import Connection, get, require
 from loadtests.queries import distinct, read_queries
 from loadtests.report import Report, Row
-from loadtests.resources import cpu_seconds_of_ray, process_tree, resident
+from loadtests.resources import cpu_seconds_of_ray, resident, shard_processes
 from loadtests.traffic import Load
 from loadtests.versions import Side, compared, take_turns
 from service.child_server import Server, running_server
@@ -211,11 +211,7 @@ def _info(server: Server) -> dict[str, Any]:
 
 
 def _memory_row(server: Server) -> Row:
-    actors = [
-        resident(process)
-        for process in process_tree(server.pid)
-        if b"ray::ShardActor" in Path(f"/proc/{process}/cmdline").read_bytes()
-    ]
+    actors = map(resident, shard_processes(server.pid))
     each = ", ".join(f"{one.total:.0f} ({one.shared:.0f} mapped)" for one in actors)
     return Row(what="resident memory of each shard, MB", goal="", measured=each)
 

@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
+from loadtests.resources import shard_processes, with_command
 from service.child_server import HOST, free_port
 from tests.crash.scenario import FIGURES, QUERIES, Scenario, answers
 from tests.support import commands
-from tests.support.cluster_here import need_ray, processes, shard_processes
+from tests.support.cluster_here import need_ray
 from tests.support.serving import ServerProcess, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -89,7 +90,7 @@ def test_the_cluster_is_lost(new_scenario: Callable[..., Scenario]) -> None:
     scenario = new_scenario(seed="no head")
     with scenario.server(options=["--shards", "2"]) as divided:
         before = results(divided, scenario)
-        [head] = processes(divided.pid, b"gcs_server")
+        [head] = with_command(divided.pid, b"gcs_server")
         os.kill(head, signal.SIGSTOP)
         try:
             wait_for(lambda: not shards_of(divided)["attended"])

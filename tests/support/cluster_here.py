@@ -1,18 +1,15 @@
-"""Whether Ray is here, its processes, and a cluster without it.
+"""Whether Ray is here, and a cluster without it.
 
 The latter runs calls one after the other in this process, the last one first.
 """
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadtests.resources import process_tree
 from service.core.processes.ray_cluster import Cluster
 
 
@@ -21,19 +18,6 @@ def need_ray() -> None:
     if find_spec("ray") is None:
         reason = "the extra `cluster` is not installed"
         pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
-
-
-def shard_processes(ancestor: int) -> Iterator[int]:
-    """Yield the descendants of a process that hold shards."""
-    return processes(ancestor, b"ray::ShardActor")
-
-
-def processes(ancestor: int, name: bytes) -> Iterator[int]:
-    """Yield the descendants of a process whose command contains a name."""
-    for pid in process_tree(ancestor):
-        with suppress(OSError):  # it has just ended
-            if name in Path(f"/proc/{pid}/cmdline").read_bytes():
-                yield pid
 
 
 class ClusterHere(Cluster):

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadtests.resources import shard_processes
 from service.core.bundle.bundle import open_bundle
 from service.core.errors import ShardsUnavailable
 from service.core.label_log import open_log
-from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.types import Prediction, PredictOptions
 from service.settings import EngineSettings
 from service.shards.cluster import ClusterConfig, ClusterProcess
 from service.shards.places import PlacesFolder
-from tests.support.cluster_here import shard_processes
 from tests.support.histories.mixed import (
+    LIMITS,
     MOMENTS,
     answered,
     bundle_of,
@@ -36,8 +36,7 @@ SHARDS = NODES = 3
 OPERATIONS = 10_000
 KILLS = 8  # of one shard each
 # The history is drawn, so most of its clicks are for labels that nobody posted.
-SETTINGS = EngineSettings(seal_rows=64, shard_timeout_ms=30_000, other_data=True)
-LIMITS = MemoryLimits(seal_rows=64, fan_out=2)
+SETTINGS = EngineSettings(seal_rows=LIMITS.seal_rows, shard_timeout_ms=30_000, other_data=True)
 
 
 @pytest.fixture

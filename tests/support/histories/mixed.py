@@ -7,6 +7,7 @@ import numpy as np
 
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.changes import Change, DeleteRule
+from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor
 from service.core.tenant import Tenant
@@ -18,6 +19,7 @@ from tests.support.tiny.bundles import Catalogue, make_bundle
 
 WORDS = "boot lamp tent stove bottle shoe trail light gas water camp run XK-44 two red".split()
 METADATA = ({}, {"bid": "0.10"}, {"price": 1.0, "sizes": ("m", "s")}, {"price": True, "bid": "x"})
+LIMITS = MemoryLimits(seal_rows=64, fan_out=2)  # so small that blocks are sealed and merged
 MOMENTS = (1.0, 8.0, 30.0)  # before, between and after the dates of labels and rules
 MOST_QUERIES = 8  # with many more, exact search multiplies matrices and rounds otherwise
 

@@ -11,11 +11,12 @@ import pytest
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.changes import Change
 from service.core.index.key_parts import KeyShare
-from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KEPT_VERSIONS, KnowledgeMemory
 from service.core.types import PredictOptions
 from tests.support.changes import delete, seal
 from tests.support.histories.mixed import (
+    LIMITS,
+    MOMENTS,
     answered,
     bundle_of,
     exact_options,
@@ -25,7 +26,6 @@ from tests.support.histories.mixed import (
 from tests.support.shards import MemoryShards
 
 SHARDS = 3
-LIMITS = MemoryLimits(seal_rows=64, fan_out=2)
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +104,8 @@ def test_exact_answers_are_those_of_one_memory(
             both.seal()
             sealed = max(sealed, both.whole.view.sealed_rows)
         if drawn.random() < 0.3:
-            queries = some_queries(drawn)
             both.require_equal(
-                queries, exact_options(drawn), now=float(drawn.choice([1.0, 8.0, 30.0]))
+                some_queries(drawn), exact_options(drawn), now=float(drawn.choice(MOMENTS))
             )
             compared += 1
         if drawn.random() < 20 / operations:
