@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from service.core.errors import BundleAltered, BundleUnsupported, InvalidConfig
-from service.core.index.exact import LiveVectors
+from service.core.index.exact import LiveVectors, exact_search
 from service.core.index.frozen_segment import build_segment, open_segment
 from service.core.index.libraries import LIBRARIES, IndexParameters, load_library
 from service.core.index.protocol import RowFilter, Segment
@@ -179,15 +179,17 @@ def test_similarities_have_the_bits_of_a_scan(tmp_path: Path) -> None:
     rows, queries = unit_rows(3000, 64, seed=6), units(20, 64, seed=7)
     live = LiveVectors(capacity=3000, dimension=64)
     live.write(0, rows)
-    scanned = live.search(queries, count=10, row_filter=None)
     few = RowFilter(start=0, stop=3000, alive=bitmap(3000, list(range(100, 3000))))
-    expected = live.search(queries, count=10, row_filter=few)
-    for name in ("faiss", "faiss-sq4"):
-        segment = built(rows, tmp_path / name, IndexParameters(library=name))
-        for row_filter, (similarities, places) in ((None, scanned), (few, expected)):
-            found = segment.search(queries, count=10, ef=300, row_filter=row_filter)
-            assert found[1].tolist() == places.tolist()
-            assert found[0].tobytes() == similarities.tobytes()
+    for row_filter in (RowFilter(start=0, stop=3000), few):
+        scanned = live.search(queries, count=10, row_filter=row_filter)
+        frozen = [exact_search(rows, queries, count=10, row_filter=row_filter)]
+        for name in ("faiss", "faiss-sq4"):
+            segment = built(rows, tmp_path / name, IndexParameters(library=name))
+            only = None if row_filter.alive is None else row_filter
+            frozen.append(segment.search(queries, count=10, ef=300, row_filter=only))
+        for similarities, places in frozen:
+            assert places.tolist() == scanned[1].tolist()
+            assert similarities.tobytes() == scanned[0].tobytes()
 
 
 def test_live_rows_of_one_key_are_found_in_order() -> None:
