@@ -65,7 +65,7 @@ def process_tree(pid: int) -> Iterator[int]:
 
 
 def with_command(pid: int, part: bytes) -> Iterator[int]:
-    """Yield those of a process and its descendants whose command contains `part`."""
+    """Yield each process in the tree of `pid` whose command contains `part`."""
     for process in process_tree(pid):
         with suppress(OSError):  # the process has just ended
             if part in Path(f"/proc/{process}/cmdline").read_bytes():

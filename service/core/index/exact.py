@@ -15,7 +15,7 @@ _SCAN_ROWS = 131_072  # rows read at once: 100 MB at d = 384, and 200 MB as fp32
 # first must win, as in graphs: a text may be an instance and a label, whose votes differ.
 _SPARE_ROWS = 8
 # More queries are compared as a product of matrices, which is faster but rounds sums in another
-# order. For 64 queries a scan takes two thirds of its CPU time, for 1,000 six times as much.
+# order. A scan takes two thirds of its CPU time for 64 queries, and six times as much for 1,000.
 _SCANNED_QUERIES = 64
 
 

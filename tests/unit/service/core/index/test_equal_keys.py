@@ -26,7 +26,7 @@ def test_nodes_become_their_rows_in_order() -> None:
     assert place.tolist() == [0, 0, 1, 2, 2, 2, 3]
 
 
-@pytest.mark.parametrize("queries", [1, 65])  # faiss scans few queries in another way than many
+@pytest.mark.parametrize("queries", [1, 65])  # few are scanned, many multiplied
 def test_of_equal_keys_an_exact_search_finds_the_first(queries: int) -> None:
     random = np.random.default_rng(0)
     once = random.standard_normal((500, 32)).astype(np.float16)

@@ -179,14 +179,17 @@ def test_similarities_have_the_bits_of_a_scan(tmp_path: Path) -> None:
     rows, queries = unit_rows(3000, 64, seed=6), units(20, 64, seed=7)
     live = LiveVectors(capacity=3000, dimension=64)
     live.write(0, rows)
+    everything = RowFilter(start=0, stop=3000)
     few = RowFilter(start=0, stop=3000, alive=bitmap(3000, list(range(100, 3000))))
-    for row_filter in (RowFilter(start=0, stop=3000), few):
+    graphs = [
+        built(rows, tmp_path / name, IndexParameters(library=name))
+        for name in ("faiss", "faiss-sq4")
+    ]
+    for row_filter in (None, few):
         scanned = live.search(queries, count=10, row_filter=row_filter)
-        frozen = [exact_search(rows, queries, count=10, row_filter=row_filter)]
-        for name in ("faiss", "faiss-sq4"):
-            segment = built(rows, tmp_path / name, IndexParameters(library=name))
-            only = None if row_filter.alive is None else row_filter
-            frozen.append(segment.search(queries, count=10, ef=300, row_filter=only))
+        frozen = [exact_search(rows, queries, count=10, row_filter=row_filter or everything)]
+        for graph in graphs:
+            frozen.append(graph.search(queries, count=10, ef=300, row_filter=row_filter))
         for similarities, places in frozen:
             assert places.tolist() == scanned[1].tolist()
             assert similarities.tobytes() == scanned[0].tobytes()
