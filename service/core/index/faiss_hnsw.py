@@ -251,9 +251,12 @@ def _ends_with_its_map(index: Any, path: Path) -> bool:
 
 
 def numbered(index: Any, row_at: Rows) -> Any:
-    """Assign the numbers `row_at` [R] to the places of a filled index."""
+    """Return a filled index below a map that gives its places the numbers `row_at` [R].
+
+    The map owns the index: assigning it takes it from its Python object.
+    """
     mapped = faiss.IndexIDMap(faiss.IndexFlatIP(index.d))  # it takes only an empty index
-    mapped.index, mapped.ntotal, mapped.own_fields = index, index.ntotal, False
+    mapped.index, mapped.ntotal, mapped.own_fields = index, index.ntotal, True
     faiss.copy_array_to_vector(row_at, mapped.id_map)
     return mapped
 

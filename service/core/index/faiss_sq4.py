@@ -57,10 +57,9 @@ def build(
     """Build the graph over distinct vectors [R, d] on all cores and write it to `path`."""
     with same_instructions():
         graph, row_at = built_graph(vectors, parameters, progress)
-        exact, graph.own_fields = faiss.downcast_index(graph.storage), False
+        exact = faiss.downcast_index(graph.storage)
         exact.thisown = True
-        codes = _codes(vectors, row_at)
-        graph.storage = codes
+        graph.storage = _codes(vectors, row_at)  # which the graph owns, as it owned the others
         refined = faiss.IndexRefine(graph, exact)
         faiss.write_index(numbered(refined, nodes[row_at]), str(path))
 

@@ -1,5 +1,6 @@
 """Every index library finds what a full scan finds, with and without filters; bad files fail."""
 
+import os
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,6 +9,7 @@ import faiss
 import numpy as np
 import pytest
 
+from loadtests.resources import resident
 from service.core.errors import BundleAltered, BundleUnsupported, InvalidConfig
 from service.core.index.exact import LiveVectors, exact_search
 from service.core.index.frozen_segment import build_segment, open_segment
@@ -39,6 +41,21 @@ def path(library: str, tmp_path: Path) -> Path:
 @pytest.fixture
 def segment(library: str, path: Path) -> Segment:
     return open_segment(path, library=library, rows=ROWS, dimension=DIMENSION)
+
+
+def test_a_built_graph_leaves_memory_once_it_is_written(library: str, tmp_path: Path) -> None:
+    vectors, builds = unit_rows(10_000, 256), 4
+    parameters = IndexParameters(library=library, m=4, ef_construction=8)
+
+    def build() -> None:
+        build_segment(vectors, parameters, tmp_path / "base.index", lambda done: None)
+
+    build()  # threads and buffers of the first build stay
+    before = resident(os.getpid()).private
+    for _ in range(builds):
+        build()
+    grown = resident(os.getpid()).private - before
+    assert grown < builds * vectors.nbytes / 1e6 / 2  # if vectors stayed, it would be twice as much
 
 
 @pytest.mark.parametrize("count", [10, ROWS + 3])
