@@ -235,10 +235,7 @@ def _predictor(
     if len(slices.held_out) < FEWEST_HELD_OUT:
         return options.predictor
     report("choose temperature, lambda, b, words and hubs", 0, 1)
-    vectors: Floats = keys.astype(np.float32)
-    choices = choices_for(
-        dataset, vectors[:rows], vectors[rows:], slices=slices, words=WORDS, hubs=HUBS
-    )
+    choices = choices_for(dataset, keys[:rows], keys[rows:], slices=slices, words=WORDS, hubs=HUBS)
     report("choose temperature, lambda, b, words and hubs", 1, 1)
     return choices.predictor
 
@@ -256,19 +253,20 @@ def _encode(
     one vector, and is encoded once.
     """
     instances, labels = dataset.train.instances.texts, dataset.labels.texts
-    label_keys = encoder.label_keys(dataset)  # [L, d], or None if they are encoded from texts
+    encode = partial(_encode_block, encoder, work=work, options=options, report=report)
     facts = encoder.description.encoder
-    if label_keys is not None:
-        blocks = [("instances", Role.QUERY, instances)]
-    elif facts.query_prompt == facts.label_prompt:
-        blocks = [("texts", Role.LABEL, (*instances, *labels))]
+    keys = np.empty((len(instances) + len(labels), facts.dimension), np.float16)
+    of_instances, of_labels = np.split(keys, [len(instances)])  # views
+    label_keys = encoder.label_keys(dataset)  # [L, d], or None if they are encoded from texts
+    if label_keys is None and facts.query_prompt == facts.label_prompt:
+        encode("texts", (*instances, *labels), role=Role.LABEL, out=keys)
+        return keys
+    encode("instances", instances, role=Role.QUERY, out=of_instances)
+    if label_keys is None:
+        encode("labels", labels, role=Role.LABEL, out=of_labels)
     else:
-        blocks = [("instances", Role.QUERY, instances), ("labels", Role.LABEL, labels)]
-    keys = [
-        _encode_block(encoder, block, texts, role=role, work=work, options=options, report=report)
-        for block, role, texts in blocks
-    ]
-    return np.concatenate(keys if label_keys is None else [*keys, label_keys])
+        of_labels[:] = label_keys
+    return keys
 
 
 def _alias_keys(
@@ -294,8 +292,12 @@ def _encode_block(
     work: Path,
     options: BundleOptions,
     report: Report,
+    out: Halves | None = None,
 ) -> Halves:
-    """Return the keys [n, d] of the texts of one `block`, which names the step and its folder."""
+    """Return the keys [n, d] of the texts of one `block`, which names the step and its folder.
+
+    They are written into `out`, if it is given.
+    """
     return encode_resumably(
         encoder.open_encoder(),
         texts,
@@ -305,6 +307,7 @@ def _encode_block(
         progress=_counted(report, f"encode {block}", total=len(set(texts))),
         cluster=options.cluster,
         exported=encoder.folder,
+        out=out,
     )
 
 
@@ -357,9 +360,8 @@ def _counted(report: Report, step: str, *, total: int) -> Callable[[int], None]:
 def _content(
     encoder: ExportedEncoder, dataset: Dataset, keys: Halves, options: BundleOptions, name: str
 ) -> BundleContent:
-    instances, votes, texts = _reduced_instances(keys, dataset, options)
+    kept, votes, texts = _reduced(keys, dataset, options)
     parity = encoder.description.parity
-    kept = np.concatenate([instances, keys[len(dataset.train) :]])
     share = options.predictor.hubs
     hubs = penalties(hubness(kept, instances=len(texts)), share=share) if share else None
     return BundleContent(
@@ -423,14 +425,18 @@ def _measured(
     return chosen
 
 
-def _reduced_instances(
+def _reduced(
     keys: Halves, dataset: Dataset, options: BundleOptions
 ) -> tuple[Halves, csr_matrix, Sequence[str]]:
-    """Return the instances to keep: keys [m, d], votes [m, L] and texts [m]."""
+    """Return the keys of the m instances to keep above those of the labels [m + L, d].
+
+    Also returns the instances' votes [m, L] and texts [m].
+    """
     count, votes, texts = len(dataset.train), dataset.train.labels_of, dataset.train.instances.texts
     if options.instances == 1.0:
-        return keys[:count], votes, texts
+        return keys, votes, texts
     vectors: Floats = keys.astype(np.float32)
     memory = WholeMemory(instances=vectors[:count], labels_of=votes, labels=vectors[count:])
     [rows] = representative_rows(memory, shares=[options.instances]).values()
-    return keys[rows], votes[rows], [texts[row] for row in rows.tolist()]
+    kept = np.append(rows, np.arange(count, len(keys)))
+    return keys[kept], votes[rows], [texts[row] for row in rows.tolist()]

@@ -35,10 +35,12 @@ def encode_resumably(
     progress: Progress,
     cluster: Cluster | None = None,
     exported: Path | None = None,
+    out: Halves | None = None,
 ) -> Halves:
     """Return unit vectors [n, d] of `texts` in fp16. Texts with equal tokens are encoded once.
 
     They share one vector and one index node, even if the encoder's rounding depends on the batch.
+    They are written into `out`, if it is given.
     `progress` is called with the number of finished distinct texts. The machines of a `cluster`
     open the encoder in the folder `exported`; the same texts are encoded together as without it.
     """
@@ -62,7 +64,7 @@ def encode_resumably(
     place = {text: position for position, text in enumerate(distinct)}
     places = np.array([place[same_tokens[text]] for text in texts], np.int64)  # [n]
     order = np.argsort(places, kind="stable")
-    gathered = np.empty((len(texts), encoder.dimension), np.float16)
+    gathered = np.empty((len(texts), encoder.dimension), np.float16) if out is None else out
     for cut, folder in zip(cuts, folders, strict=True):
         first, last = np.searchsorted(places, (cut.start, cut.stop), sorter=order)
         rows = order[first:last]

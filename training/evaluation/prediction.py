@@ -66,8 +66,8 @@ class OfflineMemory:
     @classmethod
     def of(
         cls,
-        instances: Floats,
-        labels: Floats,
+        instances: Floats | Halves,
+        labels: Floats | Halves,
         *,
         labels_of: csr_matrix,
         texts: Texts,
@@ -75,7 +75,7 @@ class OfflineMemory:
     ) -> OfflineMemory:
         """Return the memory of vectors of instances [N, d] and of labels [L, d] with `texts`."""
         return cls(
-            keys=np.concatenate([instances, labels]).astype(np.float16),
+            keys=np.concatenate([instances, labels], dtype=np.float16),
             labels_of=labels_of,
             label_ids=texts.uids,
             label_texts=texts.texts,

@@ -98,6 +98,6 @@ def scoring_of(run: FinishedRun, *, precision: Precision, report: Report) -> Sco
 
 def held_out_of(run: FinishedRun, scoring: Scoring) -> HeldOutRetrieval:
     """Search the memory of the kept rows for each held-out row, as deep as any choice needs."""
-    instances, labels = np.split(scoring.memory.keys.astype(np.float32), [len(run.dataset.train)])
+    instances, labels = np.split(scoring.memory.keys, [len(run.dataset.train)])
     depth = max(*DEPTHS, scoring.choices.depth)
     return retrieve_held_out(scoring.dataset, run.slices, instances, labels, depth=depth)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from service.core.types import Floats
+from service.core.types import Floats, Halves
 from training.checkpoints.choices import UNCHOSEN, Choices
 from training.datasets.dataset import Dataset
 from training.selection.validation import (
@@ -70,8 +70,8 @@ def choose_on(
 
 def choices_for(
     dataset: Dataset,
-    instances: Floats,
-    labels: Floats,
+    instances: Floats | Halves,
+    labels: Floats | Halves,
     *,
     slices: Slices,
     words: Sequence[float] = (0.0,),

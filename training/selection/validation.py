@@ -20,7 +20,7 @@ from scipy.sparse import csr_matrix
 from service.core.bundle import ranges
 from service.core.config import STRICT, Count, Natural, Share
 from service.core.errors import InvalidConfig
-from service.core.types import Bools, Floats, Rows
+from service.core.types import Bools, Floats, Halves, Rows
 from training.checkpoints.choices import UNCHOSEN, Choices
 from training.datasets.dataset import Dataset
 from training.datasets.training_pairs import TrainingPairs
@@ -192,7 +192,12 @@ class HeldOutRetrieval:
 
 
 def retrieve_held_out(
-    dataset: Dataset, slices: Slices, instances: Floats, labels: Floats, *, depth: int
+    dataset: Dataset,
+    slices: Slices,
+    instances: Floats | Halves,
+    labels: Floats | Halves,
+    *,
+    depth: int,
 ) -> HeldOutRetrieval:
     """Retrieve keys for the held-out rows, from unit vectors of all training rows and labels."""
     train = dataset.train
@@ -209,7 +214,7 @@ def retrieve_held_out(
         memory=memory,
         retrieved=retrieve(
             memory,
-            instances[held_out],
+            instances[held_out].astype(np.float32),
             depth=depth,
             texts=[texts[row] for row in held_out.tolist()],
         ),
