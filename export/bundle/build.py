@@ -28,7 +28,8 @@ from service.core.bundle.manifest import ItemFacts, Manifest, PredictorFacts
 from service.core.bundle.reranker_files import RerankerFiles
 from service.core.encoding.encoder import encode_all
 from service.core.errors import InvalidInput
-from service.core.files.atomic import refuse_existing, refuse_unwritable
+from service.core.files.arrays import unnamed_matrix
+from service.core.files.atomic import refuse_existing, refuse_unwritable, writing
 from service.core.index.choose_ef import ChosenEf, sampled
 from service.core.index.hubs import hubness, penalties
 from service.core.index.libraries import IndexParameters
@@ -255,7 +256,8 @@ def _encode(
     instances, labels = dataset.train.instances.texts, dataset.labels.texts
     encode = partial(_encode_block, encoder, work=work, options=options, report=report)
     facts = encoder.description.encoder
-    keys = np.empty((len(instances) + len(labels), facts.dimension), np.float16)
+    with writing(work):
+        keys = unnamed_matrix(work, (len(instances) + len(labels), facts.dimension))
     of_instances, of_labels = np.split(keys, [len(instances)])  # views
     label_keys = encoder.label_keys(dataset)  # [L, d], or None if they are encoded from texts
     if label_keys is None and facts.query_prompt == facts.label_prompt:

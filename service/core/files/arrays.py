@@ -1,4 +1,4 @@
-"""Memory-mapped `.npy` files, and checks of the numbers in them.
+"""Memory-mapped arrays: `.npy` files, checks of the numbers in them, and matrices to fill.
 
 A checksum proves that a file is unchanged, not that its writer was right. So each array is compared
 with what its reader relies on: type and shape whenever it is mapped, and the numbers when a bundle
@@ -8,6 +8,9 @@ so it takes little memory.
 
 from __future__ import annotations
 
+import math
+import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.core.errors import BundleAltered
+from service.core.types import Halves
 
 _BLOCK = 1 << 20  # numbers that are checked at once
 _HALF_EXPONENT = np.uint16(0x7C00)  # in infinities and nan, all of these bits are set
@@ -44,6 +48,18 @@ def mapped(
             f" expected {np.dtype(kind)} [{wanted_shape}]"
         )
     return array
+
+
+def unnamed_matrix(folder: Path, shape: tuple[int, int]) -> Halves:
+    """Return an empty matrix [n, d] in an unnamed file in `folder`; n and d are above 0.
+
+    It need not stay in main memory, and the file is gone once nothing refers to the matrix. Raises
+    `OSError` if the disk has no room.
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        # Subtle: if a page could not be written later, the process would be killed.
+        os.posix_fallocate(file.fileno(), 0, 2 * math.prod(shape))
+        return np.asarray(np.memmap(file, np.float16, "r+", shape=shape))
 
 
 def require_within(path: Path, numbers: NDArray[Any], low: float, high: float) -> None:

@@ -33,6 +33,7 @@ import numpy as np
 import orjson
 
 from service.core.errors import BundleError, DeviceUnavailable, InvalidData, SealError, SealLate
+from service.core.files.arrays import unnamed_matrix
 from service.core.files.atomic import new_folder
 from service.core.files.folder_facts import FileFacts, file_facts, verify_files
 from service.core.index.device_segment import DeviceSegment
@@ -77,21 +78,14 @@ class SegmentStore:
         return digest.hexdigest()[:32]
 
     def matrix(self, shape: tuple[int, int]) -> Halves:
-        """Return an empty matrix [n, d] in an unnamed file, which takes no main memory.
-
-        Raises `SealError` if the disk has no room.
-        """
-        size = 2 * math.prod(shape)
+        """Return an `unnamed_matrix` [n, d]; raises `SealError` if the disk has no room."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._folder) as file:
-                # Subtle: if a page could not be written later, the process would be killed.
-                os.posix_fallocate(file.fileno(), 0, size)
-                return np.memmap(file, np.float16, "r+", shape=shape)
+            return unnamed_matrix(self._folder, shape)
         except OSError as error:
             raise SealError(
-                f"segments cannot be built: {self._folder} has no room for {size} bytes:"
-                f" {error.strerror}"
+                f"segments cannot be built: {self._folder} has no room for {2 * math.prod(shape)}"
+                f" bytes: {error.strerror}"
             ) from error
 
     def find(
