@@ -254,12 +254,12 @@ def _encode(
     one vector, and is encoded once.
     """
     instances, labels = dataset.train.instances.texts, dataset.labels.texts
-    encode = partial(_encode_block, encoder, work=work, options=options, report=report)
+    label_keys = encoder.label_keys(dataset)  # [L, d], or None if they are encoded from texts
     facts = encoder.description.encoder
     with writing(work):
         keys = unnamed_matrix(work, (len(instances) + len(labels), facts.dimension))
     of_instances, of_labels = np.split(keys, [len(instances)])  # views
-    label_keys = encoder.label_keys(dataset)  # [L, d], or None if they are encoded from texts
+    encode = partial(_encode_block, encoder, work=work, options=options, report=report)
     if label_keys is None and facts.query_prompt == facts.label_prompt:
         encode("texts", (*instances, *labels), role=Role.LABEL, out=keys)
         return keys
@@ -298,7 +298,7 @@ def _encode_block(
 ) -> Halves:
     """Return the keys [n, d] of the texts of one `block`, which names the step and its folder.
 
-    They are written into `out`, if it is given.
+    The keys are written into `out`, if it is given.
     """
     return encode_resumably(
         encoder.open_encoder(),
@@ -430,9 +430,9 @@ def _measured(
 def _reduced(
     keys: Halves, dataset: Dataset, options: BundleOptions
 ) -> tuple[Halves, csr_matrix, Sequence[str]]:
-    """Return the keys of the m instances to keep above those of the labels [m + L, d].
+    """Reduce the N instances to the m that `options` keeps; all L labels are kept.
 
-    Also returns the instances' votes [m, L] and texts [m].
+    Returns the keys [m + L, d], and the instances' votes [m, L] and texts [m].
     """
     count, votes, texts = len(dataset.train), dataset.train.labels_of, dataset.train.instances.texts
     if options.instances == 1.0:

@@ -40,7 +40,8 @@ def encode_resumably(
     """Return unit vectors [n, d] of `texts` in fp16. Texts with equal tokens are encoded once.
 
     They share one vector and one index node, even if the encoder's rounding depends on the batch.
-    They are written into `out`, if it is given.
+    The vectors are written into `out`, if it is given.
+
     `progress` is called with the number of finished distinct texts. The machines of a `cluster`
     open the encoder in the folder `exported`; the same texts are encoded together as without it.
     """

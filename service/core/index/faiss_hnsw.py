@@ -253,7 +253,7 @@ def _ends_with_its_map(index: Any, path: Path) -> bool:
 def numbered(index: Any, row_at: Rows) -> Any:
     """Return a filled index below a map that gives its places the numbers `row_at` [R].
 
-    The map owns the index: assigning it takes it from its Python object.
+    The map owns the index, because faiss takes an assigned index from its Python object.
     """
     mapped = faiss.IndexIDMap(faiss.IndexFlatIP(index.d))  # it takes only an empty index
     mapped.index, mapped.ntotal, mapped.own_fields = index, index.ntotal, True

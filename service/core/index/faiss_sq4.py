@@ -59,7 +59,7 @@ def build(
         graph, row_at = built_graph(vectors, parameters, progress)
         exact = faiss.downcast_index(graph.storage)
         exact.thisown = True
-        graph.storage = _codes(vectors, row_at)  # which the graph owns, as it owned the others
+        graph.storage = _codes(vectors, row_at)  # from now on, the graph owns them
         refined = faiss.IndexRefine(graph, exact)
         faiss.write_index(numbered(refined, nodes[row_at]), str(path))
 
