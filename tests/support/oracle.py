@@ -178,10 +178,13 @@ class Oracle:
             sum(rarity[word] for word in wanted if word in words) / sum(rarity.values())
             for _, words in rows
         ]
+        has_code = any(character.isdigit() for word in wanted for character in word)
+        is_known = any(words == set(wanted) and not row.posted for row, words in rows)
         found = Counter[tuple[str, float, float]]()
         for (row, words), coverage in zip(rows, covered, strict=True):
-            has_code = any(character.isdigit() for word in wanted for character in word)
             alone = row.posted or (has_code and words.issuperset(wanted))
+            if is_known:
+                alone = has_code and words == set(wanted)
             as_good = sum(other >= coverage - 1e-12 for other in covered)
             own = 0.8 * coverage * min(1.0, 4 / as_good) if alone else 0.0
             if coverage:

@@ -109,6 +109,7 @@ def word_counts(view: View) -> Counter[str]:
 
 def matched_texts(view: View, query: str) -> Counter[tuple[str, float, float]]:
     """Count the texts of the rows that share words with a query, by coverage and `own`."""
-    rows, coverage, own = view.lexicon.matches(query, share=1.0)
-    found = zip(rows.tolist(), coverage.round(9).tolist(), own.round(9).tolist(), strict=True)
+    matches = view.lexicon.matches(query, share=1.0)
+    columns = matches.rows, matches.coverage.round(9), matches.own.round(9)
+    found = zip(*(column.tolist() for column in columns), strict=True)
     return Counter((view.text(row), part, alone) for row, part, alone in found)

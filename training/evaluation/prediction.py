@@ -118,7 +118,7 @@ class OfflineMemory:
         kind = voting_kind(memorization)
         return with_matches(
             *found,
-            matches=[one.of_kind(kind, self.is_instance).adding(words) for one in matches],
+            matches=[one.adding(words).of_kind(kind, self.is_instance) for one in matches],
             cosines=cosines_by(lambda rows: self.keys[rows], queries),
         )
 

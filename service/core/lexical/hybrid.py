@@ -13,9 +13,9 @@ from functools import partial
 
 import numpy as np
 
-from service.core.types import Doubles, Floats, Halves, Rows
+from service.core.lexical.lexicon import NO_MATCH, Match
+from service.core.types import Floats, Halves, Rows
 
-Match = tuple[Rows, Doubles]  # rows [m], ascending, and what words add to their cosines [m]
 Cosines = Callable[[int, Rows], Floats]  # the place of a query, rows [n] -> their cosines [n]
 
 
@@ -32,12 +32,12 @@ def with_matches(
     matches: Sequence[Match],
     cosines: Cosines,
 ) -> tuple[Floats, Rows]:
-    """Return the similarities and rows of queries [B], with the `matches` of their words.
+    """Return the similarities and rows of queries [B], with what their words add and find.
 
     `similarities` and `rows` [B, b] were found by vectors. Returns [B, c] with b <= c, descending;
     row -1 fills missing places.
     """
-    if not any(len(matched) for matched, _ in matches):
+    if all(match is NO_MATCH for match in matches):
         return similarities, rows
     joined = [
         _joined(similarities[place], rows[place], one, partial(cosines, place))
@@ -54,21 +54,14 @@ def with_matches(
 def _joined(
     similarities: Floats,
     rows: Rows,
-    matches: Match,
+    match: Match,
     cosines: Callable[[Rows], Floats],
 ) -> tuple[Floats, Rows]:
     """Return the similarities and rows of one query, [at most b + m] each, descending."""
     found = rows >= 0
-    similarities, rows = similarities[found], rows[found]
-    matched, by_words = matches[0], matches[1].astype(np.float32)
-    if not len(matched):
-        return similarities, rows
-    place = np.minimum(np.searchsorted(matched, rows), len(matched) - 1)
-    known = matched[place] == rows  # [b]
-    similarities = similarities + np.where(known, by_words[place], np.float32(0))
-    new = np.ones(len(matched), bool)
-    new[place[known]] = False
-    similarities = np.concatenate([similarities, cosines(matched[new]) + by_words[new]])
-    rows = np.concatenate([rows, matched[new]])
+    new = np.setdiff1d(match.rows, rows, assume_unique=True)
+    similarities = np.concatenate([similarities[found], cosines(new)])
+    rows = np.concatenate([rows[found], new])
+    similarities += match.added(rows).astype(np.float32)
     order = np.lexsort((rows, -similarities))
     return similarities[order], rows[order]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ _FIRST = 64  # places of a word that are looked at first: most often one of thes
 _NOWHERE: Indices = np.zeros(0, np.int32)
 
 MOST_WORDS = 16  # of a query
-MOST_MATCHES = 64  # rows of a query
+MOST_MATCHES = 64  # rows of a query, and those that match as well as the last of these
 MOST_COVERED = 1_000  # rows that consist of words of a query
 OWN = 0.8  # what a full match adds to the cosine of a row that words alone can find
 _FEW_MATCHES = 4  # rows that match at least as well as a row that the words identify
@@ -43,37 +43,77 @@ class Alike(NamedTuple):
     word: str
 
 
-class Matches(NamedTuple):
-    """The rows that share words with a query, ascending.
+class Match(NamedTuple):
+    """The rows that words find, and what words add to the cosines of any rows.
 
-    `coverage` is the rarity of the shared words, as a share of that of all words of the query. The
-    rarity is BM25's (Robertson and Zaragoza, 2009). `own` is above 0 for rows that a vector may not
-    find: posted rows, whose words the encoder may not know, and rows with all words of a query that
-    has a code.
+    `added` takes rows [n], found by words or not, and returns what is added [n].
     """
 
-    rows: Rows  # [m]
-    coverage: Doubles  # [m], in (0, 1]
-    own: Doubles  # [m], in [0, OWN]
+    rows: Rows  # [m], ascending
+    added: Callable[[Rows], Doubles]
 
-    def adding(self, share: float) -> tuple[Rows, Doubles]:
-        """Return the rows and what the words add to their cosines; leaves out what adds nothing.
-
-        Words of trained rows add `share`.
-        """
-        similarities = share * self.coverage + self.own
-        adds = similarities > 0.0
-        return self.rows[adds], similarities[adds]
-
-    def of_kind(self, kind: RowKind | None, is_instance: Callable[[Rows], Bools]) -> Matches:
-        """Return the matches of a kind (None: both); `is_instance` marks the instance rows."""
+    def of_kind(self, kind: RowKind | None, is_instance: Callable[[Rows], Bools]) -> Match:
+        """Return the match with rows of a kind (None: both); `is_instance` marks instance rows."""
         if kind is None or not len(self.rows):
             return self
-        kept = is_instance(self.rows) == (kind is RowKind.INSTANCE)
-        return Matches(self.rows[kept], self.coverage[kept], self.own[kept])
+        return self._replace(rows=self.rows[is_instance(self.rows) == (kind is RowKind.INSTANCE)])
+
+    def naming(self, rows: Rows) -> Match:
+        """Return the match with further rows that take part."""
+        return self._replace(rows=np.union1d(self.rows, rows))
 
 
-NO_MATCHES = Matches(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+# Of a query without words, or whose words add nothing.
+NO_MATCH = Match(np.zeros(0, np.int64), lambda rows: np.zeros(len(rows)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Matches:
+    """How well the words of rows match those of a query.
+
+    The coverage of a row is the rarity of the words that it shares with the query, as a share of
+    that of all words of the query. The rarity is BM25's (Robertson and Zaragoza, 2009).
+
+    `rows` are those with the rarest words. `own` is above 0 for rows that a vector may not find:
+    posted rows, whose words the encoder may not know, and rows with all words of a query that has a
+    code. If a trained row consists of the query's words, `own` lifts no other row over it.
+    """
+
+    rows: Rows  # [m], ascending
+    coverage: Doubles  # [m], in (0, 1]
+    own: Doubles  # [m], in [0, OWN]
+    words: Sequence[_Word] = ()
+    parts: Sequence[WordPart] = ()
+
+    def adding(self, share: float) -> Match:
+        """Return the `MOST_MATCHES` rows to whose cosines words add most, and equally good ones.
+
+        Words add `share` times a row's coverage, and its `own`.
+        """
+        if not self.words:
+            return NO_MATCH
+        adds = share * self.coverage + self.own
+        least = np.partition(adds, -MOST_MATCHES)[-MOST_MATCHES] if len(adds) > MOST_MATCHES else 0
+        return Match(self.rows[(adds > 0.0) & (adds >= least)], partial(self._added, share))
+
+    def _added(self, share: float, rows: Rows) -> Doubles:
+        added = share * self._coverage_of(rows) if share else np.zeros(len(rows))
+        if len(self.rows):
+            place = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
+            added += np.where(self.rows[place] == rows, self.own[place], 0.0)
+        return added
+
+    def _coverage_of(self, rows: Rows) -> Doubles:
+        """Return the coverage of any rows [n]; it has the same bits as in `coverage`."""
+        coverage = np.zeros(len(rows))
+        for number, part in enumerate(self.parts):
+            inside, places = part.places_of(rows)
+            for word in self.words if len(inside) else ():
+                coverage[inside] += word.weight * contained(places, word.places[number])
+        return coverage
+
+
+NO_MATCHES = Matches(rows=np.zeros(0, np.int64), coverage=np.zeros(0), own=np.zeros(0))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -108,6 +148,16 @@ class WordPart:
     def numbered(self, places: Indices) -> Rows:
         """Return the numbers of the rows at `places`."""
         return places + np.int64(self.first) if self.numbers is None else self.numbers[places]
+
+    def places_of(self, rows: Rows) -> tuple[Rows, Rows]:
+        """Return which of `rows` are in this part, as places in `rows`, and their places here."""
+        if self.numbers is None:
+            places = rows - self.first
+            inside = np.flatnonzero((places >= 0) & (places < self.rows))
+            return inside, places[inside]
+        numbers = self.numbers[: self.rows]
+        inside = np.flatnonzero(contained(rows, numbers))
+        return inside, np.searchsorted(numbers, rows[inside])
 
     def are_posted(self, places: Indices) -> Bools:
         """Return which rows at `places` were posted."""
@@ -176,27 +226,44 @@ class Lexicon:
         return total
 
     def matches(self, query: str, *, share: float) -> Matches:
-        """Return the rows that share words with a query, the `MOST_MATCHES` best.
+        """Return how the rows match the words of a query.
 
         If words of trained rows add nothing (a `share` of 0), such rows may be left out.
         """
-        words = words_of(query)[:MOST_WORDS]
-        alone = self.has_posted or any(map(is_code, words))
-        if not words or not (share or alone):
+        words = words_of(query)
+        has_code = any(map(is_code, words[:MOST_WORDS]))
+        if not words or not (share or self.has_posted or has_code):
             return NO_MATCHES
-        found = sorted((self._word(word) for word in words), key=lambda one: one.rows)  # stable
-        rows = self.rows
-        rarity = [math.log1p((rows - one.rows + 0.5) / (one.rows + 0.5)) for one in found]
-        weights = [one / sum(rarity) for one in rarity]
-        listed = _listed(found)
+        found = self._words(words[:MOST_WORDS])
+        listed = _listed(found, self.parts, size=len(words))
         matched = [
-            _matched(part, place, found, weights, listed) for place, part in enumerate(self.parts)
+            _matched(part, number, found, rows, size=len(words))
+            for number, (part, rows) in enumerate(zip(self.parts, listed, strict=True))
         ]
-        return _best(*map(np.concatenate, zip(*matched, strict=True)))
+        rows, coverage, posted, has_all, is_query = map(np.concatenate, zip(*matched, strict=True))
+        alone = posted | (has_all & has_code)
+        if (is_query & ~posted).any():
+            alone = is_query & has_code
+        own = OWN * coverage * alone * _identity(coverage)
+        order = np.argsort(rows)
+        return Matches(
+            rows=rows[order],
+            coverage=coverage[order],
+            own=own[order],
+            words=found,
+            parts=self.parts,
+        )
 
-    def _word(self, word: str) -> _Word:
-        places = list(self._places(word))
-        return _Word(is_code=is_code(word), rows=sum(map(len, places)), places=places)
+    def _words(self, words: Sequence[str]) -> list[_Word]:
+        """Return the words of a query, the rarest first; their weights in a coverage sum to 1."""
+        places = [list(self._places(word)) for word in words]
+        rows = [sum(map(len, of_word)) for of_word in places]
+        rarity = [math.log1p((self.rows - one + 0.5) / (one + 0.5)) for one in rows]
+        found = [
+            _Word(count, of_word, rare / sum(rarity))
+            for count, of_word, rare in zip(rows, places, rarity, strict=True)
+        ]
+        return sorted(found, key=lambda one: one.rows)  # stable
 
     def containing(self, text: str) -> Rows:
         """Return the rows that contain all words of a text, ascending; none if it has no words.
@@ -209,7 +276,7 @@ class Lexicon:
             for part in self.parts
             if chunks
         ]
-        return np.sort(np.concatenate(found)) if found else NO_MATCHES.rows
+        return np.sort(np.concatenate(found)) if found else NO_MATCH.rows
 
     def covered(self, query: str) -> Rows:
         """Return the rows all of whose words are in a query, ascending.
@@ -221,7 +288,7 @@ class Lexicon:
             part.covered([part.places(word) for word in words]) for part in self.parts if words
         ]
         if not found:
-            return NO_MATCHES.rows
+            return NO_MATCH.rows
         rows, sizes = map(np.concatenate, zip(*found, strict=True))
         return np.sort(rows[np.lexsort((-rows, -sizes))[:MOST_COVERED]])
 
@@ -247,11 +314,14 @@ class Lexicon:
 
 
 class _Word(NamedTuple):
-    """A word of a query, the number of rows that contain it, and their places, by part."""
+    """A word of a query: the places of the rows that contain it, by part, and their number.
 
-    is_code: bool
+    `weight` is its share in the coverage of a row.
+    """
+
     rows: int
     places: list[Indices]
+    weight: float
 
 
 def _with_compounds(query: str) -> list[str]:
@@ -267,50 +337,48 @@ def is_code(word: str) -> bool:
     return any(map(str.isdigit, word))
 
 
-def _listed(words: Sequence[_Word]) -> list[_Word]:
-    """Return the rarest words, whose rows are looked at: as many as have `_LISTED` rows in all.
+def _listed(words: Sequence[_Word], parts: Sequence[WordPart], *, size: int) -> list[Indices]:
+    """Return the places of the rows that are looked at, ascending, by part.
 
-    If the rarest known word has more rows, its newest ones are looked at.
+    They have one of the rarest words, whose rows are `_LISTED` in all. If the rarest known word has
+    more, they are the rows with this word and `size` words in all, as many as the query: all other
+    rows are found by their vectors, or not at all. So no choice depends on the order of rows.
     """
     listed, rows = [], 0
     for word in words:
         if rows and rows + word.rows > _LISTED:
             break
         rows += word.rows
-        listed.append(word)
+        listed.append(word.places)
+    places = [np.unique(np.concatenate(of_part)) for of_part in zip(*listed, strict=True)]
     if rows > _LISTED:
-        listed[-1] = _newest(listed[-1])
-    return listed
-
-
-def _newest(word: _Word) -> _Word:
-    """Return a word with the newest `_LISTED` of its rows."""
-    places, missing = list(word.places), _LISTED
-    for part in reversed(range(len(places))):
-        places[part] = places[part][max(0, len(places[part]) - missing) :]
-        missing -= len(places[part])
-    return word._replace(rows=_LISTED, places=places)
+        with_parts = zip(parts, places, strict=True)
+        places = [found[part.index.sizes(found) == size] for part, found in with_parts]
+    return places
 
 
 def _matched(
-    part: WordPart,
-    place: int,
-    words: Sequence[_Word],
-    weights: Sequence[float],
-    listed: Sequence[_Word],
-) -> tuple[Rows, Doubles, Bools]:
-    """Return one part's rows that match, their coverage, and whether words alone may find them.
+    part: WordPart, number: int, words: Sequence[_Word], places: Indices, *, size: int
+) -> tuple[Rows, Doubles, Bools, Bools, Bools]:
+    """Return the rows at `places` of a part, by its number, and how they match a query's `words`.
 
-    `weights` are the shares of the words in the coverage of a query, one after the other.
+    That is their coverage, whether they were posted, whether they have all words of the query, and
+    whether they have no other words: the query has `size` in all.
     """
-    rows = np.unique(np.concatenate([word.places[place] for word in listed]))
-    coverage, has_all = np.zeros(len(rows)), np.full(len(rows), any(one.is_code for one in words))
-    if len(rows):
-        for word, weight in zip(words, weights, strict=True):
-            inside = contained(rows, word.places[place])
-            coverage += weight * inside
-            has_all &= inside
-    return part.numbered(rows), coverage, part.are_posted(rows) | has_all
+    coverage, has_all = np.zeros(len(places)), np.ones(len(places), bool)
+    for word in words if len(places) else ():
+        inside = contained(places, word.places[number])
+        coverage += word.weight * inside
+        has_all &= inside
+    is_query = has_all.copy()
+    is_query[has_all] = part.index.sizes(places[has_all]) == size
+    return part.numbered(places), coverage, part.are_posted(places), has_all, is_query
+
+
+def _identity(coverage: Doubles) -> Doubles:
+    """Return how surely words identify each row [m]: by the rows that match at least as well."""
+    as_good = len(coverage) - np.searchsorted(np.sort(coverage), coverage)
+    return np.minimum(1.0, _FEW_MATCHES / np.maximum(as_good, 1))
 
 
 def contained(some: Indices | Rows, many: Indices | Rows) -> Bools:
@@ -319,17 +387,3 @@ def contained(some: Indices | Rows, many: Indices | Rows) -> Bools:
         return np.zeros(len(some), bool)
     found = np.minimum(np.searchsorted(many, some), len(many) - 1)
     return np.asarray(many[found] == some)
-
-
-def _best(rows: Rows, coverage: Doubles, alone: Bools) -> Matches:
-    """Return the best matches of all rows [n]; of equally good ones, the newest.
-
-    A row that words `alone` can find is identified by them if few rows match at least as well.
-    """
-    order = np.lexsort((-rows, -coverage))
-    rows, coverage, alone = rows[order], coverage[order], alone[order]
-    as_good = np.searchsorted(-coverage, -coverage, side="right")
-    own = OWN * coverage * alone * np.minimum(1.0, _FEW_MATCHES / np.maximum(as_good, 1))
-    best = np.argsort(-(coverage + own), kind="stable")[:MOST_MATCHES]
-    best = best[np.argsort(rows[best])]
-    return Matches(rows[best], coverage[best], own[best])

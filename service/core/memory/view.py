@@ -30,8 +30,8 @@ from service.core.index.key_parts import KeyShare, queue_for_part
 from service.core.index.parts import Part, with_sealed
 from service.core.items.fusion import FusedQueries, OnnxFusion, fused
 from service.core.items.item_memory import ItemMemory
-from service.core.lexical.hybrid import Cosines, Match, cosines_by, with_matches
-from service.core.lexical.lexicon import NO_MATCHES, Lexicon, contained
+from service.core.lexical.hybrid import Cosines, cosines_by, with_matches
+from service.core.lexical.lexicon import NO_MATCH, Lexicon, Match, contained
 from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
 from service.core.memory.decay import Decay
 from service.core.memory.label_table import LabelTable
@@ -251,15 +251,15 @@ class View:
     ) -> FoundRows:
         """Find the rows that may vote for queries [B] with vectors [B, d], by both.
 
-        `words` is what shared words add to the cosines of trained rows; with None, words find
+        `words` is what shared words add to the cosines of rows; with None, words add and find
         nothing. `covered` adds texts of labels that consist of words of the query. Returns what
-        `retrieve` does, with up to `MOST_MATCHES` further rows per query, and `MOST_COVERED`.
+        `retrieve` does, with the further rows that words find, and `MOST_COVERED` at most.
         Hubs come later than there if the bundle says so.
         """
         matches: list[Match] = []
         if words is not None or covered:
             matches = [self.matches(query, kind, words, covered=covered) for query in queries]
-        named = [matched for matched, _ in matches]
+        named = [match.rows for match in matches]
         if self.shards is None:
             found = FoundRows(*self.retrieve(vectors, depth=depth, kind=kind, exact=exact))
         else:
@@ -323,21 +323,20 @@ class View:
     def matches(
         self, query: str, kind: RowKind | None, words: float | None, *, covered: bool = False
     ) -> Match:
-        """Return the rows of a kind that words find, ascending, and what they add to the cosines.
+        """Return the rows of a kind that words find, and what words add to the cosines of any rows.
 
         The arguments are those of `search`.
         """
-        matches = NO_MATCHES if words is None else self.lexicon.matches(query, share=words)
-        rows, added = matches.of_kind(kind, self.is_instance).adding(words or 0.0)
+        match = NO_MATCH
+        if words is not None:
+            found = self.lexicon.matches(query, share=words).adding(words)
+            match = found.of_kind(kind, self.is_instance)
         if covered and (kind is not RowKind.INSTANCE or self.has_aliases):
             texts = self.covered_labels(query)
             if kind is not None:
                 texts = texts[self.is_instance(texts) == (kind is RowKind.INSTANCE)]
-            further = np.setdiff1d(texts, rows)
-            every = np.concatenate([rows, further])
-            order = np.argsort(every)
-            return every[order], np.concatenate([added, np.zeros(len(further))])[order]
-        return rows, added
+            match = match.naming(texts)
+        return match
 
     def covered_labels(self, query: str) -> Rows:
         """Return the texts and aliases of labels that consist of words of a query, as rows."""

@@ -23,7 +23,7 @@ from service.core.encoding.encoder import Encoder
 from service.core.errors import NotInBundle
 from service.core.index.found_rows import pad
 from service.core.items.fusion import FusedQueries, places_of
-from service.core.lexical.hybrid import Match
+from service.core.lexical.lexicon import Match
 from service.core.lexical.spelling import readings
 from service.core.lexical.words import TypedQuery
 from service.core.memory.shards import FoundRows
@@ -573,10 +573,10 @@ def voting_kind(memorization: float) -> RowKind | None:
     return RowKind.INSTANCE if memorization == 1.0 else None
 
 
-def evidence(view: View, ranking: Ranking, matches: Match) -> list[tuple[Evidence, ...]]:
+def evidence(view: View, ranking: Ranking, match: Match) -> list[tuple[Evidence, ...]]:
     """Return the rows that voted for each of the k columns of a ranking, the heaviest first.
 
-    `matches` are the rows that words found, and what words added to their similarities.
+    `match` knows what words added to their similarities.
 
     If a row voted for several columns with the same weight, these share one `Evidence`.
     """
@@ -596,21 +596,22 @@ def evidence(view: View, ranking: Ranking, matches: Match) -> list[tuple[Evidenc
     _, first, place = np.unique(equal, return_index=True, return_inverse=True)
     keys = keys[first]
     subtracted = view.penalties(rows[keys])
-    added = dict(zip(matches[0].tolist(), matches[1].tolist(), strict=True))
+    added = match.added(rows[keys])
     shared = [
         Evidence(
             kind="alias" if is_alias else "instance" if is_instance else "label",
             text=view.text(row),
-            similarity=similarity - added.get(row, 0.0) + hub,
-            words=added.get(row, 0.0),
+            similarity=similarity - words + hub,
+            words=words,
             hub=hub,
             weight=weight,
         )
-        for is_alias, is_instance, row, similarity, hub, weight in zip(
+        for is_alias, is_instance, row, similarity, words, hub, weight in zip(
             view.is_alias(rows[keys]).tolist(),
             view.is_instance(rows[keys]).tolist(),
             rows[keys].tolist(),
             similarities[keys].tolist(),
+            added.tolist(),
             subtracted.tolist(),
             weights[first].tolist(),
             strict=True,

@@ -1,14 +1,17 @@
 """Rows are matched by words: rare words count more, and posted rows and codes are found alone."""
 
 import math
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.core.index.protocol import Tombstones
 from service.core.lexical import lexicon as module
 from service.core.lexical.hybrid import cosines_by, with_matches
-from service.core.lexical.lexicon import MOST_MATCHES, OWN, Lexicon, Matches, WordPart
+from service.core.lexical.lexicon import MOST_MATCHES, OWN, Lexicon, WordPart
 from service.core.lexical.word_index import index_texts
 
 TRAINED = ["red tent", "red lamp", "red boots", "lamp oil", "drill XK-4411"]
@@ -18,11 +21,11 @@ POSTED = ["petzl lamp", "red petzl tent"]
 def lexicon(
     posted: list[str], trained: list[str] = TRAINED, *, dead: tuple[int, ...] = ()
 ) -> Lexicon:
-    first = len(TRAINED)
+    first = len(trained)
     return Lexicon(
         parts=(
             WordPart(
-                index=index_texts(TRAINED),
+                index=index_texts(trained),
                 rows=first,
                 dead=Tombstones(size=first).with_dead(dead) if dead else Tombstones(size=first),
                 posted=np.zeros(0, np.int64),
@@ -49,10 +52,10 @@ def test_coverage_is_the_share_of_the_querys_rarity() -> None:
     assert matches.coverage == pytest.approx([red / both] * 3 + [petzl / both, 1.0])
     assert matches.own[:3].tolist() == [0.0] * 3
     assert matches.own[3:] == pytest.approx([OWN * petzl / both, OWN])
-    rows, added = matches.adding(0.5)
-    assert rows.tolist() == matches.rows.tolist()
-    assert added == pytest.approx(0.5 * matches.coverage + matches.own)
-    assert matches.adding(0.0)[0].tolist() == [5, 6]
+    match = matches.adding(0.5)
+    assert match.rows.tolist() == matches.rows.tolist()
+    assert match.added(matches.rows) == pytest.approx(0.5 * matches.coverage + matches.own)
+    assert matches.adding(0.0).rows.tolist() == [5, 6]
 
 
 def test_an_unknown_word_lowers_the_coverage() -> None:
@@ -104,44 +107,113 @@ def test_dead_rows_do_not_match_or_count() -> None:
     assert matches.rows.tolist() == [2, 6]
 
 
-def test_the_newest_of_many_equal_rows_are_kept() -> None:
-    matches = lexicon(["lamp"] * 100).matches("lamp", share=1.0)
-    assert matches.rows.tolist() == list(range(105 - MOST_MATCHES, 105))
+def test_rows_that_match_as_well_as_the_last_one_are_found_too() -> None:
+    matches = lexicon(["lamp"] * 100 + ["oil lamp"]).matches("oil lamp", share=1.0)
+    assert matches.adding(1.0).rows.tolist() == [1, 3, *range(5, 106)]
+    assert len(matches.adding(1.0).rows) > MOST_MATCHES
 
 
-def test_a_frequent_word_is_looked_up_in_its_newest_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_frequent_word_only_rows_of_the_querys_size_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "_LISTED", 3)
-    matches = lexicon(["lamp", "lamp"]).matches("lamp", share=1.0)
-    assert matches.rows.tolist() == [3, 5, 6]
-    matches = lexicon(["lamp", "lamp"]).matches("oil lamp", share=1.0)  # rows of "oil" alone
+    posted = ["lamp", "lamp lamp", "blue lamp"]
+    assert lexicon(posted).matches("lamp", share=1.0).rows.tolist() == [5, 6]
+    matches = lexicon(posted).matches("oil lamp", share=1.0)  # rows of "oil" alone
     assert matches.rows.tolist() == [3]
-    assert matches.coverage.tolist() == [1.0]
+    assert matches.coverage == pytest.approx([1.0])
+
+
+def test_every_row_gets_its_coverage_whether_or_not_words_found_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    every = lexicon(POSTED).matches("red petzl lamp", share=1.0)
+    monkeypatch.setattr(module, "_LISTED", 2)
+    few = lexicon(POSTED).matches("red petzl lamp", share=1.0)
+    assert few.rows.tolist() == [5, 6]
+    rows = np.arange(7)[::-1]
+    added = every.adding(0.5).added(rows) - few.adding(0.5).added(rows)
+    own = np.zeros(7)
+    own[every.rows] = every.own
+    own[few.rows] -= few.own
+    assert added == pytest.approx(own[rows])
+
+
+def test_words_lift_no_row_over_a_trained_one_that_is_the_query() -> None:
+    posted = ["red tent petzl", "red tent", "tent red lamp"]
+    matches = lexicon(posted).matches("red tent", share=0.4)
+    assert not matches.own.any()
+    assert matches.adding(0.4).added(np.array([0, 5, 6])) == pytest.approx([0.4] * 3)
+    assert lexicon(posted, dead=(0,)).matches("red tent", share=0.4).own.any()
+
+
+def test_a_trained_row_that_is_a_code_is_lifted_over_rows_that_contain_it() -> None:
+    matches = lexicon(["XK-4411", "oil XK-4411"], ["XK-4411"]).matches("xk-4411", share=0.4)
+    assert (matches.rows.tolist(), matches.own.tolist()) == ([0, 1, 2], [OWN, OWN, 0.0])
+
+
+WORDS = st.sampled_from(["red", "tent", "lamp", "xk4411", "oil"])
+TEXTS = st.lists(st.lists(WORDS, min_size=1, max_size=4).map(" ".join), min_size=1, max_size=12)
+
+
+@given(texts=TEXTS, posted=TEXTS, query=TEXTS, data=st.data())
+def test_the_order_of_rows_changes_nothing(
+    texts: list[str], posted: list[str], query: list[str], data: st.DataObject
+) -> None:
+    orders = [data.draw(st.permutations(range(len(rows)))) for rows in (texts, posted)]
+
+    def added(trained_order: list[int], posted_order: list[int]) -> dict[tuple[bool, int], float]:
+        """Return what is added to each row that words find, by its place before the permutation."""
+        rows = [(False, row) for row in trained_order] + [(True, row) for row in posted_order]
+        match = (
+            lexicon([posted[row] for row in posted_order], [texts[row] for row in trained_order])
+            .matches(query[0], share=0.4)
+            .adding(0.4)
+        )
+        return {
+            rows[row]: one for row, one in zip(match.rows, match.added(match.rows), strict=True)
+        }
+
+    with patch.multiple(module, _LISTED=4, MOST_MATCHES=3):
+        assert added(*orders) == added(list(range(len(texts))), list(range(len(posted))))
 
 
 # Joined with what vectors find --------------------------------------------------------------
 
 
-def joined(matches: Matches, share: float) -> tuple[list[float], list[int]]:
+TENTS = ["red tent", "tent", "blue tent", "lamp"]
+
+
+def joined(query: str, share: float, *, posted: bool) -> tuple[list[float], list[int]]:
+    """Join what vectors found, the rows 0 and 1, with the words of a query over `TENTS`."""
     keys = np.eye(4, dtype=np.float16)
-    query = np.array([[0.8, 0.6, 0.0, 0.0]], np.float32)
+    vector = np.array([[0.8, 0.6, 0.0, 0.0]], np.float32)
+    trained, learned = ([], TENTS) if posted else (TENTS, [])
+    matches = lexicon(learned, trained).matches(query, share=share)
     similarities, rows = with_matches(
         np.array([[0.8, 0.6, -np.inf]], np.float32),
         np.array([[0, 1, -1]]),
         matches=[matches.adding(share)],
-        cosines=cosines_by(lambda rows: keys[rows], query),
+        cosines=cosines_by(lambda rows: keys[rows], vector),
     )
     return similarities[0].tolist(), rows[0].tolist()
 
 
-def test_what_words_find_is_added_to_the_cosine() -> None:
-    matches = Matches(np.array([1, 2]), np.array([0.5, 1.0]), np.array([0.0, 0.8]))
-    similarities, rows = joined(matches, 1.0)
-    assert rows == [2, 1, 0]
-    assert similarities == pytest.approx([1.8, 1.1, 0.8])
+def test_what_words_add_is_added_to_the_cosine() -> None:
+    blue, tent = rarity(1, of=4), rarity(3, of=4)
+    similarities, rows = joined("blue tent", 1.0, posted=False)
+    assert rows == [0, 2, 1]
+    of_tent = tent / (blue + tent)
+    assert similarities == pytest.approx([0.8 + of_tent, 1.0, 0.6 + of_tent])
 
 
-def test_matches_that_add_nothing_are_left_out() -> None:
-    matches = Matches(np.array([1, 2]), np.array([0.5, 1.0]), np.array([0.0, 0.0]))
-    similarities, rows = joined(matches, 0.0)
+def test_posted_rows_are_found_by_words_alone() -> None:
+    similarities, rows = joined("lamp", 0.0, posted=True)
+    assert rows == [0, 3, 1]
+    assert similarities == pytest.approx([0.8, OWN, 0.6])
+
+
+def test_words_that_add_nothing_find_nothing() -> None:
+    similarities, rows = joined("lamp", 0.0, posted=False)
     assert rows == [0, 1, -1]
     assert similarities == pytest.approx([0.8, 0.6, -np.inf])
