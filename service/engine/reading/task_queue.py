@@ -240,12 +240,18 @@ class DelayControl:
     thread may read `overloaded` and `limit`, and set `refused`.
     """
 
-    def __init__(self, *, target: float, interval: float, floor: int) -> None:
-        """Keep the delay near `target` seconds; at least `floor` queries may always wait."""
+    def __init__(self, *, target: float, interval: float, threads: int) -> None:
+        """Keep the delay near `target` seconds, or near the time of a full task if that is longer.
+
+        On a slow processor, a few clients wait longer than the target for each other, and this is
+        no overload. The interval grows with the target. Each of the threads may always have two
+        queries waiting.
+        """
         self.overloaded = False
-        self.limit = floor  # queries that may wait during overload: those answered within `target`
+        self.limit = 2 * threads  # queries that may wait in overload: those answered in time
         self.refused = False  # whether anything was refused during this interval
-        self._target, self._interval, self._floor = target, interval, floor
+        self._least_target, self._intervals = target, interval / target
+        self._target, self._threads = target, threads
         self._ends = 0.0
         self._shortest = 0.0  # seconds, of this interval
 
@@ -254,11 +260,16 @@ class DelayControl:
         """Seconds after which further waiting is useless while the queue is overloaded."""
         return 2 * self._target
 
-    def observe(self, delay: float, *, now: float, per_second: float) -> None:
+    @property
+    def _interval(self) -> float:
+        return self._intervals * self._target
+
+    def observe(self, delay: float, *, now: float, query_seconds: float) -> None:
         """Note the age of the queue's oldest request, in seconds, when a thread takes work.
 
-        The threads can answer `per_second` plain queries per second.
+        A thread answers a plain query in `query_seconds`, 0 if none has been answered yet.
         """
+        self._target = max(self._least_target, TASK_COST * query_seconds)
         if now >= self._ends:
             stands = self._shortest > self._target
             idle = now - self._ends > self._interval  # the queue was empty for a whole interval
@@ -267,7 +278,8 @@ class DelayControl:
             self._shortest, self._ends = delay, now + self._interval
         self._shortest = min(self._shortest, delay)
         self.overloaded = self.overloaded or delay > self._interval
-        self.limit = max(self._floor, round(per_second * self._target))
+        answered = self._threads * self._target / query_seconds if query_seconds else 0
+        self.limit = max(2 * self._threads, round(answered))
 
 
 class Lane:
@@ -310,11 +322,11 @@ class Lane:
                 self._requests.remove(request)
                 self.waiting -= request.uncut
 
-    def take(self, most: int, *, task: int, now: float, per_second: float) -> Batch:
+    def take(self, most: int, *, task: int, now: float, query_seconds: float) -> Batch:
         """Take tasks that together cost at most `most`, or one larger task.
 
-        A task costs at most `task`, or is one query. The threads can answer `per_second` plain
-        queries per second.
+        A task costs at most `task`, or is one query. A thread answers a plain query in
+        `query_seconds`.
         """
         tasks: list[QueryTask] = []
         delay = now - self._requests[0].queued if self._requests else 0.0
@@ -341,7 +353,7 @@ class Lane:
         self.waiting -= taken
         self.running += taken
         self.served += taken
-        self.control.observe(delay, now=now, per_second=per_second)
+        self.control.observe(delay, now=now, query_seconds=query_seconds)
         return Batch(lane=self, tasks=tasks, dropped=dropped)
 
     @property
@@ -405,7 +417,7 @@ class TaskQueue:
                 DelayControl(
                     target=settings.queue_target_ms / 1000,
                     interval=settings.queue_interval_ms / 1000,
-                    floor=2 * settings.threads,
+                    threads=settings.threads,
                 )
             )
             for _ in range(2)
@@ -533,7 +545,7 @@ class TaskQueue:
             min(share, self._task_cost),
             task=self._task_cost,
             now=monotonic(),
-            per_second=self._threads / self._query_seconds if self._query_seconds else 0.0,
+            query_seconds=self._query_seconds,
         )
 
 

@@ -35,14 +35,14 @@ class Clocked:
     """A `DelayControl` with a clock that the test moves."""
 
     def __init__(self) -> None:
-        self.control = DelayControl(target=TARGET, interval=INTERVAL, floor=4)
+        self.control = DelayControl(target=TARGET, interval=INTERVAL, threads=2)
         self.now = 100.0
 
-    def serve(self, delay: float, seconds: float, *, per_second: float = 1_000) -> bool:
+    def serve(self, delay: float, seconds: float, *, query_seconds: float = 0.001) -> bool:
         """Observe `delay` every millisecond; return whether the queue is overloaded at the end."""
         for _ in range(round(seconds * 1000)):
             self.now += 0.001
-            self.control.observe(delay, now=self.now, per_second=per_second)
+            self.control.observe(delay, now=self.now, query_seconds=query_seconds)
         return self.control.overloaded
 
 
@@ -92,10 +92,21 @@ def test_what_was_before_an_idle_time_does_not_count(clocked: Clocked) -> None:
 
 
 def test_as_much_may_wait_as_is_answered_within_the_target(clocked: Clocked) -> None:
-    for per_second, limit in ((2_000, 20), (100, 4)):
-        clocked.serve(0, 0.01, per_second=per_second)
+    for query_seconds, limit in ((0.0, 4), (0.001, 20), (0.0001, 200)):
+        clocked.serve(0, 0.01, query_seconds=query_seconds)
         assert clocked.control.limit == limit
-    assert clocked.control.patience == 2 * TARGET
+        assert clocked.control.patience == 2 * TARGET
+
+
+@pytest.mark.parametrize("query_seconds", [0.007, 0.05])
+def test_on_a_slow_processor_as_much_may_wait_as_one_task_per_thread(
+    clocked: Clocked, query_seconds: float
+) -> None:
+    waited = (TASK_COST - 1) * query_seconds  # the last of as many clients, on one thread
+    assert not clocked.serve(waited, 3, query_seconds=query_seconds)
+    assert clocked.control.limit == 2 * TASK_COST
+    assert clocked.control.patience == pytest.approx(2 * TASK_COST * query_seconds)
+    assert clocked.serve(1.2 * TASK_COST * query_seconds, 10, query_seconds=query_seconds)
 
 
 def test_a_plain_query_costs_one_and_more_of_anything_costs_more() -> None:
