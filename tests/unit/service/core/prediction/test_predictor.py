@@ -1,16 +1,19 @@
 """Prediction through the whole core: Eq. 7 against a dense oracle, evidence, order, cache."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.encoding.encoder import OnnxEncoder, encode
+from service.core.lexical import lexicon
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.prediction.predictor import (
@@ -46,12 +49,54 @@ def scores(keywords: tuple[Keyword, ...]) -> dict[str, float]:
 @pytest.fixture
 def view_of(make_bundle: Callable[..., Path]) -> Opened:
     """`view_of(labels=..., instances=...)` returns the view of a new bundle."""
+    names = map(str, count())
 
     def opened(vote_weights: list[float] | None = None, **catalogue: object) -> View:
-        folder = make_bundle(Catalogue(**catalogue), encoder=ENCODER, vote_weights=vote_weights)
+        folder = make_bundle(
+            Catalogue(**catalogue), name=next(names), encoder=ENCODER, vote_weights=vote_weights
+        )
         return KnowledgeMemory(open_bundle(folder)).view
 
     return opened
+
+
+WORDS = st.sampled_from(["wireless", "headphones", "red", "tent", "bag", "XK-4411"])
+TEXTS = st.lists(WORDS, min_size=1, max_size=4).map(" ".join)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    instances=st.dictionaries(TEXTS, st.sampled_from(list(LABELS)), min_size=2, max_size=9),
+    data=st.data(),
+)
+def test_the_order_of_rows_changes_no_score(
+    instances: dict[str, str], data: st.DataObject, view_of: Opened
+) -> None:
+    def answer(order: Sequence[str], query: str) -> dict[str, float]:
+        view = view_of(instances={text: (instances[text],) for text in order})
+        found = ask(PREDICTOR, view, query, words=0.4, memorization=0.5, exact=True)
+        return scores(found)
+
+    order, query = data.draw(st.permutations(list(instances))), data.draw(TEXTS)
+    with patch.multiple(lexicon, _LISTED=3, MOST_MATCHES=2):
+        assert answer(list(instances), query) == pytest.approx(answer(order, query))
+
+
+@pytest.mark.parametrize("place", [0, 75, 150])
+@pytest.mark.parametrize("words", [0.0, 0.4, 1.0])
+def test_a_known_query_is_answered_first_among_longer_ones_with_its_words(
+    view_of: Opened, place: int, words: float
+) -> None:
+    instances = {f"{chr(97 + row % 26)}{row} wireless headphones": ("tent",) for row in range(150)}
+    rows = list(instances.items())
+    rows.insert(place, ("wireless headphones", ("lamp",)))
+    view = view_of(instances=dict(rows))
+    found = ask(PREDICTOR, view, "wireless headphones", words=words, depth=50, explain=True)
+    [known] = [row for row in found if row.id == "lamp"]
+    best = known.evidence[0]
+    assert (best.text, best.words) == ("wireless headphones", pytest.approx(words))
+    others = [row for found in found for row in found.evidence if row.text != best.text]
+    assert all(row.similarity + row.words < best.similarity + best.words for row in others)
 
 
 @pytest.fixture(scope="module")
