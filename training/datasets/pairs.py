@@ -28,7 +28,7 @@ from service.core.label_filter import Metadata
 from service.core.text_identity import identity
 from service.core.types import Bools, Doubles
 from training.datasets.dataset import Dataset, Split, Texts, pairs_matrix
-from training.datasets.pair_weights import Relevance, decayed, relevance, require_half_life
+from training.datasets.pair_weights import Relevance, decayed, faded, relevance, require_half_life
 from training.datasets.propensity import label_frequency
 from training.datasets.tables.catalogue import NO_CATALOGUE, Catalogue
 from training.datasets.tables.rows import Columns, Row, read_rows
@@ -221,6 +221,12 @@ class CollectedPairs:
         matrix.sum_duplicates()
         return _added(self._sums, matrix)
 
+    def faded(self) -> int:
+        """Count the rows that are too old to lose more of their weight."""
+        if self._half_life is None:
+            return 0
+        return faded(np.array(self._times, np.float64), half_life=self._half_life)
+
     def newest_of_queries(self) -> Doubles:
         """Return the time of each query's newest row, [Q]."""
         newest = np.full(len(self.query_texts), -np.inf)
@@ -295,6 +301,7 @@ class TableFacts:
     folded_queries: int  # spellings that were merged into the first one of the same query
     folded_labels: int
     unweighted: int  # rows with an empty weight
+    faded: int  # rows that are too old to lose more of their weight
     exact: int  # pairs whose query equals the keyword
     test_only: int  # labels that only test rows have
     period: tuple[float, float] | None  # Unix seconds of the oldest and the newest row
@@ -400,6 +407,7 @@ def from_table(
         folded_queries=pairs.folded[0],
         folded_labels=pairs.folded[1],
         unweighted=pairs.unweighted,
+        faded=pairs.faded(),
         exact=int((values != 0).multiply(same).nnz),
         test_only=int((in_test & ~in_train).sum()),
         period=pairs.period() if columns.time is not None else None,

@@ -14,6 +14,7 @@ from service.command_line import open_console
 from service.core.errors import InvalidData, InvalidInput
 from service.core.files.atomic import refuse_unusable, write_file
 from service.core.files.lines import Rejects
+from service.core.memory.decay import MOST_HALF_LIVES
 from service.core.tables.columns import delimiter_of, parts_of, require_alike
 from service.core.tables.separated import DELIMITERS, DelimiterOption, delimiter_character
 from training.commands.data.sample import Out, write
@@ -176,6 +177,11 @@ def _done(facts: TableFacts, options: PairOptions) -> Iterator[str]:
     """Yield a sentence for each change that was made to the rows."""
     if facts.unweighted:
         yield f"{facts.unweighted:,} rows have an empty weight: they weigh 1"
+    if facts.faded:
+        yield (
+            f"{facts.faded:,} rows are older than {MOST_HALF_LIVES:g} half-lives: each keeps a"
+            " millionth of its weight"
+        )
     if facts.folded_queries or facts.folded_labels:
         apart = " (--keep-case keeps such queries apart)" if facts.folded_queries else ""
         yield (
