@@ -19,9 +19,11 @@ from service.core.tables.columns import delimiter_of, parts_of, require_alike
 from service.core.tables.separated import DELIMITERS, DelimiterOption, delimiter_character
 from training.commands.data.sample import Out, write
 from training.commands.options import FLAT, MANY
+from training.datasets.label_fields import field_types
 from training.datasets.pairs import CatalogueFacts, PairOptions, TableFacts, from_table
 from training.datasets.tables.catalogue import NO_CATALOGUE, Catalogue, read_catalogue
 from training.datasets.tables.rows import Columns
+from training.datasets.tables.typed_columns import parse_field_types
 
 SHOWN = 10  # bad rows that are printed; the rejects file has all
 
@@ -65,6 +67,10 @@ class CatalogueColumns:
         be given several times, or with several columns. In .csv and .tsv, a column of numbers
         alone has numbers, one of true and false alone has booleans, any other has strings. .jsonl
         and .parquet keep their types, and may have lists of strings. Empty cells are absent.
+    field_type
+        FIELD=number, FIELD=boolean or FIELD=string: the type of a field, whatever its column holds.
+        For numbers and booleans, cells such as n/a and NaN are absent, and any other cell that is
+        none is an error. Codes whose zeros count, such as versions, may need string.
     """
 
     catalogue: Path | None = None
@@ -72,6 +78,7 @@ class CatalogueColumns:
     catalogue_id: str | None = None
     catalogue_alias: Annotated[tuple[str, ...], MANY] = ()
     label_field: Annotated[tuple[str, ...], MANY] = ()
+    field_type: Annotated[tuple[str, ...], MANY] = ()
 
     def read(self, *, delimiter: str) -> Catalogue:
         """Read the catalogue, with aliases that `delimiter` separates.
@@ -90,6 +97,7 @@ class CatalogueColumns:
             text=self.catalogue_text,
             label_id=self.catalogue_id,
             fields=self.label_field,
+            types=parse_field_types(self.field_type, self.label_field),
             aliases=self.catalogue_alias,
             delimiter=delimiter,
         )
@@ -127,6 +135,7 @@ def pairs(
     ]
     if len(parts) > 1:
         require_alike(parts, columns.names(), extra="training")
+    known = catalogue.read(delimiter=columns.metadata_delimiter)
     table = from_table(
         whole,
         columns,
@@ -135,7 +144,7 @@ def pairs(
         name=out.resolve().name,
         delimiter=delimiter_character(reading.delimiter),
         on_bad=_stop if rejects is None else rejects,
-        catalogue=catalogue.read(delimiter=columns.metadata_delimiter),
+        catalogue=known,
     )
     size = write(table.dataset, out)
     others = dict.fromkeys(DELIMITERS[one] for one in delimiters if one not in (None, ","))
@@ -145,6 +154,9 @@ def pairs(
     lines += _done(table.facts, options)
     if table.facts.catalogue is not None:
         lines += _agreement(table.facts.catalogue, whole, catalogue.catalogue)
+        if known.fields is not None:
+            lines.append(f"{catalogue.catalogue}: fields: {', '.join(field_types(known.fields))}")
+        lines += known.notes
     lines.append(size)
     if rejects is not None:
         write_file(rejects_file(out), rejects.as_csv(files=len(parts) > 1))

@@ -117,6 +117,7 @@ def test_a_catalogue_is_joined_and_described(
         " one, and joined to it",
         f"{catalogue}: 3 labels, 1 of them in no row of {table}",
         "1 rows name 1 labels that the catalogue does not have: they are kept, without fields",
+        f"{catalogue}: fields: price (number, 2 labels), new (string, 2 labels)",
         f"{out}: 3 train and 0 test rows, 4 labels",
     ]
     dataset = lf_xmc.read(out)
@@ -141,6 +142,15 @@ def test_a_catalogue_is_joined_and_described(
         ("--label-field price", "--label-field goes with --catalogue"),
         ("--catalogue-id sku", "--catalogue-id goes with --catalogue"),
         ("--catalogue-alias sku", "--catalogue-alias goes with --catalogue"),
+        ("--field-type price=number", "--field-type goes with --catalogue"),
+        (
+            "--catalogue t.csv --catalogue-text a --label-field b --field-type c=number",
+            "--field-type names 'c', but --label-field does not",
+        ),
+        (
+            "--catalogue t.csv --catalogue-text a --label-field b --field-type b=int",
+            "--field-type must be FIELD=TYPE with one of number, boolean, string, not 'b=int'",
+        ),
         ("--catalogue t.csv", "--catalogue needs --catalogue-text"),
         ("--catalogue none.csv --catalogue-text a", "none.csv: cannot be read: No such file"),
         ("--catalogue t.doc --catalogue-text a", "t.doc: unknown ending; expected a .csv"),
