@@ -215,7 +215,6 @@ def test_without_a_labelled_test_row_there_is_no_sample() -> None:
 def test_one_vector_for_all_texts_of_a_role_is_refused(role: Role) -> None:
     """Torch and the graphs agree on it, so no measure of parity notices."""
 
-    @dataclass(frozen=True)
     class Blind(Reference):
         def encode(self, texts: list[str], *, role: Role) -> np.ndarray:
             return super().encode(

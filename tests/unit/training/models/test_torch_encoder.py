@@ -116,7 +116,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformer:
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     prompts=st.dictionaries(st.sampled_from(NAMES), st.sampled_from(["", "q ", "find a "])),
     default=st.sampled_from([None, *NAMES]),

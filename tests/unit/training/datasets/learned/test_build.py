@@ -253,6 +253,31 @@ def test_clicks_that_the_training_data_holds_are_not_counted_twice(
     assert train(again)["cook outdoors", "stove"] == 2.0  # the bundle's row plus event 3
 
 
+@pytest.mark.parametrize("change", ["weight", "row", "test row", "label", "order"])
+def test_the_digest_of_a_bundle_tells_other_data(
+    trigram_bundle: Bundle, learn: Learn, change: str
+) -> None:
+    """Also data that have all rows of the bundle, and more."""
+    data = with_test(tiny_dataset(), "jogging")
+    bundle = replace(trigram_bundle, manifest=replace(trigram_bundle.manifest, data=data.digest()))
+    learn(bundle=bundle, data=data)
+    train, rows = data.train, np.arange(len(data.train))
+    if change == "weight":
+        other = replace(data, train=replace(train, labels_of=train.labels_of * 2))
+    elif change == "row":
+        texts = replace(train.instances, texts=(*train.instances.texts[:-1], "more"))
+        other = replace(data, train=replace(train, instances=texts))
+    elif change == "test row":
+        other = with_test(data, "jogging", "cooking")
+    elif change == "label":
+        texts = tuple(f"{text}s" for text in data.labels.texts)
+        other = replace(data, labels=replace(data.labels, texts=texts))
+    else:
+        other = replace(data, train=train.select(rows[::-1]))
+    with pytest.raises(InvalidInput, match=r"other rows than those of .*leave --data out"):
+        learn(bundle=bundle, data=other)
+
+
 def test_data_that_the_bundle_was_not_made_from_is_refused(learn: Learn) -> None:
     data = tiny_dataset()
     texts = replace(data.train.instances, texts=("other", *data.train.instances.texts[1:]))
