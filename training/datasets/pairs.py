@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from service.core.errors import InvalidData, InvalidInput
+from service.core.errors import InvalidData, InvalidInput, echoed
 from service.core.files.lines import CountedBadRows, OnBadRow, stop
 from service.core.label_filter import Metadata
 from service.core.text_identity import identity
@@ -30,7 +30,7 @@ from service.core.types import Bools, Doubles
 from training.datasets.dataset import Dataset, Split, Texts, pairs_matrix
 from training.datasets.pair_weights import Relevance, decayed, faded, relevance, require_half_life
 from training.datasets.propensity import label_frequency
-from training.datasets.tables.catalogue import NO_CATALOGUE, Catalogue
+from training.datasets.tables.catalogue import NO_CATALOGUE, Catalogue, UnknownLabel
 from training.datasets.tables.rows import Columns, Row, read_rows
 from training.datasets.train_test_split import split_by_hash, split_by_time
 
@@ -49,6 +49,10 @@ class PairOptions:
         Another seed gives another split.
     half_life
         Days after which a row weighs half, counted back from the newest row; needs --time.
+    unknown_label
+        What becomes of rows whose keyword the catalogue does not have, such as a product that is no
+        longer sold: keep adds the keyword without fields, drop leaves the row out, refuse makes it
+        a bad row.
     relevance
         The relevance of a pair: its summed weight as given, always 1, or ln(1 + weight).
     keep_exact
@@ -62,6 +66,7 @@ class PairOptions:
     test_fraction: float = 0.2
     seed: int = 0
     half_life: float | None = None
+    unknown_label: UnknownLabel = "keep"
     relevance: Relevance = "given"
     keep_exact: bool = False
     keep_case: bool = False
@@ -88,8 +93,10 @@ class CollectedPairs:
         keep_case: bool = False,
         half_life: float | None = None,
         catalogue: Catalogue = NO_CATALOGUE,
+        unknown_label: UnknownLabel = "keep",
     ) -> None:
         self.path, self._keep_case, self._catalogue = path, keep_case, catalogue
+        self._unknown_label = unknown_label
         self._half_life = half_life
         self._count = self._in_block = 0  # rows
         self.query_texts: list[str] = []
@@ -110,6 +117,7 @@ class CollectedPairs:
         self._newest = np.empty(0)  # times of these blocks' queries, [Q]
         self._period = math.inf, -math.inf  # of these blocks' rows
         self._unknown_rows = 0  # rows whose label the catalogue does not have
+        self._dropped: set[str] = set()  # ids of labels whose rows were left out
 
     def append(self, row: Row, on_bad: OnBadRow, *, part: Path) -> None:
         """Add a row of `part`; `on_bad` is called instead if it is not clear which label it names.
@@ -121,6 +129,9 @@ class CollectedPairs:
             label = self._column(row)
         except ValueError as error:
             on_bad(InvalidData(part, str(error), line=row.line, field="label id"))
+            return
+        if label is None:
+            self._unknown_rows += 1
             return
         query = self._row_of_query.setdefault(self._query_key(row.query), len(self.query_texts))
         if query == len(self.query_texts):
@@ -151,11 +162,19 @@ class CollectedPairs:
             self._sums = self.summed()
             del self._rows[:], self._columns[:], self._weights[:], self._times[:]
 
-    def _column(self, row: Row) -> int:
-        """Return the column of a row's label; raises `ValueError` with what is not clear."""
+    def _column(self, row: Row) -> int | None:
+        """Return the column of a row's label; None if the row is to be left out.
+
+        Raises `ValueError` with what is not clear or not allowed.
+        """
         named, label_id = row.label, row.label_id
         if label_id is None:
             label_id = self._catalogue.id_of(named)
+        if self._unknown_label != "keep" and label_id not in self.labels:
+            if self._unknown_label == "refuse":
+                raise ValueError(f"the catalogue has no label {echoed(row.label_id or named)}")
+            self._dropped.add(label_id)
+            return None
         label = self.labels.setdefault(label_id, len(self.labels))
         if label == len(self.label_texts):
             self.label_texts.append(named)
@@ -173,6 +192,11 @@ class CollectedPairs:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def dropped(self) -> int:
+        """The number of rows that were left out, since the catalogue does not have their label."""
+        return self._unknown_rows if self._unknown_label == "drop" else 0
+
     def catalogue_facts(self) -> CatalogueFacts:
         """Count labels and rows by whether catalogue and table have them."""
         of_catalogue = len(self._catalogue.labels)
@@ -181,7 +205,7 @@ class CollectedPairs:
             labels=of_catalogue,
             unnamed=of_catalogue - int((named < of_catalogue).sum()),
             unknown_rows=self._unknown_rows,
-            unknown_labels=int((named >= of_catalogue).sum()),
+            unknown_labels=len(self._dropped) or int((named >= of_catalogue).sum()),
             retitled=self.retitled,
         )
 
@@ -355,6 +379,8 @@ def from_table(
     """
     if options.half_life is not None and columns.time is None:
         raise InvalidInput("a half-life needs a column of times: --time", field="half_life")
+    if options.unknown_label != "keep" and not len(catalogue.labels):
+        raise InvalidInput("--unknown-label goes with --catalogue", field="unknown_label")
     if len(catalogue.labels) and columns.label_id is not None and not catalogue.has_ids:
         message = "--label-id needs --catalogue-id: both tables must have the same ids"
         raise InvalidInput(message, field="catalogue_id")
@@ -364,6 +390,7 @@ def from_table(
         keep_case=options.keep_case,
         half_life=options.half_life,
         catalogue=catalogue,
+        unknown_label=options.unknown_label,
     )
     for part in parts or [pairs.path]:
         for row in read_rows(
@@ -372,7 +399,8 @@ def from_table(
             pairs.append(row, bad, part=part)
     if not len(pairs):
         all_bad = f"all {bad.count:,} rows are bad; the first: {bad.first}" if bad.count else ""
-        raise InvalidData(pairs.path, all_bad or "holds no rows")
+        unknown = "the catalogue has the label of no row" if pairs.dropped else ""
+        raise InvalidData(pairs.path, all_bad or unknown or "holds no rows")
     test = _test_rows(pairs, options, by_time=columns.time is not None)
     weights = pairs.summed()
     same = pairs.same_text()
@@ -402,7 +430,7 @@ def from_table(
         label_frequency(split.labels_of) > 0 for split in (dataset.train, dataset.test)
     )
     facts = TableFacts(
-        rows=len(pairs) + bad.count,
+        rows=len(pairs) + pairs.dropped + bad.count,
         merged=len(pairs) - values.nnz,
         folded_queries=pairs.folded[0],
         folded_labels=pairs.folded[1],

@@ -153,7 +153,7 @@ def pairs(
     lines = [f"{whole}: {table.facts.rows:,} rows read{files}{parted}"]
     lines += _done(table.facts, options)
     if table.facts.catalogue is not None:
-        lines += _agreement(table.facts.catalogue, whole, catalogue.catalogue)
+        lines += _agreement(table.facts.catalogue, options, whole, catalogue.catalogue)
         if known.fields is not None:
             lines.append(f"{catalogue.catalogue}: fields: {', '.join(field_types(known.fields))}")
         lines += known.notes
@@ -213,13 +213,16 @@ def _done(facts: TableFacts, options: PairOptions) -> Iterator[str]:
         yield f"{facts.test_only:,} labels occur only in test"
 
 
-def _agreement(facts: CatalogueFacts, input: Path, catalogue: Path | None) -> Iterator[str]:
+def _agreement(
+    facts: CatalogueFacts, options: PairOptions, input: Path, catalogue: Path | None
+) -> Iterator[str]:
     """Yield sentences about labels that only one of both tables has."""
     yield f"{catalogue}: {facts.labels:,} labels, {facts.unnamed:,} of them in no row of {input}"
     if facts.unknown_rows:
+        kept = "kept, without fields (--unknown-label drop or refuse: not)"
         yield (
             f"{facts.unknown_rows:,} rows name {facts.unknown_labels:,} labels that the catalogue"
-            " does not have: they are kept, without fields"
+            f" does not have: they are {kept if options.unknown_label == 'keep' else 'left out'}"
         )
     if facts.retitled:
         yield (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from service.core.errors import InvalidData, echoed
 from service.core.label_filter import Metadata
@@ -84,6 +84,7 @@ NO_TYPES: Mapping[str, FieldType] = MappingProxyType({})
 NO_CATALOGUE = Catalogue(labels=Texts(uids=(), texts=()))
 
 
+UnknownLabel = Literal["keep", "drop", "refuse"]  # what becomes of a row that names one
 Cell = TypeVar("Cell")
 
 

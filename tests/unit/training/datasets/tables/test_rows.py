@@ -90,7 +90,7 @@ def test_parquet_errors_name_the_row(tmp_path: Path) -> None:
 def test_parquet_needs_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "t.parquet").write_bytes(b"")
-    with pytest.raises(MissingExtra, match=r"pyarrow is not installed: .*keymatch\[training\]"):
+    with pytest.raises(MissingExtra, match=r"pyarrow is not installed: .*\.\[training\]"):
         from_table(tmp_path / "t.parquet", query="q", label="k")
 
 
