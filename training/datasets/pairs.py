@@ -34,6 +34,7 @@ from training.datasets.tables.catalogue import NO_CATALOGUE, Catalogue, UnknownL
 from training.datasets.tables.rows import Columns, Row, read_rows
 from training.datasets.train_test_split import split_by_hash, split_by_time
 
+FEW_QUERIES = 50  # fewer may all fall on one side of a split
 BLOCK_ROWS = 2**20  # at least; larger once there are more pairs than that
 
 
@@ -327,6 +328,7 @@ class TableFacts:
     unweighted: int  # rows with an empty weight
     faded: int  # rows that are too old to lose more of their weight
     exact: int  # pairs whose query equals the keyword
+    unsplit: bool  # whether there is no test split since queries are few
     test_only: int  # labels that only test rows have
     period: tuple[float, float] | None  # Unix seconds of the oldest and the newest row
     catalogue: CatalogueFacts | None = None
@@ -372,7 +374,8 @@ def from_table(
 
     Raises:
         InvalidData: with file, line and column of the mistake; also for a table without good rows,
-            for metadata columns that are all empty, and for a split that leaves one side empty.
+            for metadata columns that are all empty, and for a split of many queries that leaves one
+            side empty.
         InvalidInput: a half-life without a column of times, or a column of label ids with a
             catalogue that has none.
         MissingExtra: the file is parquet and pyarrow is not installed.
@@ -437,6 +440,7 @@ def from_table(
         unweighted=pairs.unweighted,
         faded=pairs.faded(),
         exact=int((values != 0).multiply(same).nnz),
+        unsplit=options.test_fraction > 0 and not test.any(),
         test_only=int((in_test & ~in_train).sum()),
         period=pairs.period() if columns.time is not None else None,
         catalogue=pairs.catalogue_facts() if len(catalogue.labels) else None,
@@ -457,13 +461,18 @@ def _refuse_unusable(path: Path, weights: csr_matrix, filtered: csr_matrix) -> N
 
 
 def _test_rows(pairs: CollectedPairs, options: PairOptions, *, by_time: bool) -> Bools:
-    """Mark the test queries [Q]; raises `InvalidData` if the split leaves a side empty."""
+    """Mark the test queries [Q], none if a split of few queries leaves a side empty.
+
+    Raises `InvalidData` if it does so with many queries.
+    """
     queries, fraction = pairs.query_texts, options.test_fraction
     if by_time:
         test = split_by_time(queries, pairs.newest_of_queries(), fraction=fraction)
     else:
         test = split_by_hash(queries, fraction=fraction, seed=options.seed)
     if test.all() or (fraction and not test.any()):
+        if len(queries) < FEW_QUERIES:
+            return np.zeros(len(queries), bool)
         side = "train" if test.all() else "test"
         message = f"the split leaves {side} empty: {len(queries)} queries, fraction {fraction}"
         advice = "choose another fraction or seed, or no test split by --test-fraction 0"

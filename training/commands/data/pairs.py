@@ -207,8 +207,14 @@ def _done(facts: TableFacts, options: PairOptions) -> Iterator[str]:
         yield f"{facts.exact:,} pairs have a keyword that equals the query: {done}"
     if facts.period is not None:
         oldest, newest = (datetime.fromtimestamp(time, UTC) for time in facts.period)
-        newest_part = "; the newest queries are for test" if options.test_fraction else ""
+        has_test = options.test_fraction and not facts.unsplit
+        newest_part = "; the newest queries are for test" if has_test else ""
         yield f"rows from {oldest:%Y-%m-%d} to {newest:%Y-%m-%d}{newest_part}"
+    if facts.unsplit:
+        yield (
+            "the queries are too few for a test split: all are for training, and nothing can be"
+            " measured on this data set"
+        )
     if facts.test_only:
         yield f"{facts.test_only:,} labels occur only in test"
 
