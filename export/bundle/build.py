@@ -173,6 +173,7 @@ def export_bundle(
     does.
     """
     check_options(options, dataset, target)
+    digest = dataset.digest()
     dataset = with_relevance(dataset, options.relevance)
     work = work_folder(target)
     work.mkdir(parents=True, exist_ok=True)
@@ -184,7 +185,8 @@ def export_bundle(
             counted = _counted(report, "fuse instances with items", total=rows)
             fuse_instances(keys[:rows], items, progress=counted)
         options = replace(options, predictor=_predictor(encoder, dataset, keys, options, report))
-        content = replace(_content(encoder, dataset, keys, options, target.name), items=items)
+        content = _content(encoder, dataset, keys, options, target.name)
+        content = replace(content, items=items, data=digest)
         if any(dataset.label_aliases or ()):
             aliases = _alias_keys(encoder, dataset, work, options, report)
             content = with_aliases(content, dataset.label_aliases or (), aliases)

@@ -222,6 +222,7 @@ def export_checkpoint(
     from export.encoder.export import EncoderOptions, export_encoder
     from export.encoder.parity import Tolerance
     from export.exported_encoder import read_origin
+    from training.models.checkpoint_settings import prompt_hints
     from training.models.encoder_location import locate
     from training.models.torch_encoder import load_encoder
 
@@ -242,4 +243,6 @@ def export_checkpoint(
         query_prompt=options.query_prompt,
         label_prompt=options.label_prompt,
     )
+    for hint in prompt_hints(encoder):
+        console.print(f"note: {hint}", soft_wrap=True)
     return export_encoder(encoder, dataset, target, options=encoder_options, console=console)

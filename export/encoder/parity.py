@@ -19,6 +19,7 @@ from training.datasets.dataset import Dataset
 from training.models.torch_encoder import TorchEncoder
 
 TOP = 10
+SAME = 1e-6  # components of two vectors that differ by less are equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +108,18 @@ def draw_sample(dataset: Dataset, *, size: int, seed: int = 0) -> Sample:
     )
 
 
+def _require_several(vectors: Floats, texts: Sequence[str], *, role: Role) -> None:
+    """Raise `InvalidInput` if different texts of a role all have one vector [n, d].
+
+    Parity does not notice it: the exported graph then gives the same vector.
+    """
+    if len(set(texts)) > 1 and np.abs(vectors - vectors[0]).max() < SAME:
+        raise InvalidInput(
+            f"the encoder gives all {len(texts):,} texts of a {role.value} in the sample the same"
+            f" vector; look at its prompt for a {role.value} and its token limit"
+        )
+
+
 def measure(
     sample: Sample, *, reference: TorchEncoder, fp32: Encoder, exported: Encoder, threads: int
 ) -> Parity:
@@ -116,6 +129,7 @@ def measure(
     differences: list[Floats] = []
     for role, texts in ((Role.QUERY, sample.queries), (Role.LABEL, sample.keys)):
         by_torch.append(reference.encode(texts, role=role))  # [n, d], then [k, d]
+        _require_several(by_torch[-1], texts, role=role)
         by_export.append(encode_all(exported, texts, role=role, threads=threads))
         differences.append(encode_all(fp32, texts, role=role, threads=threads) - by_torch[-1])
         long = [full_length_text(reference.max_tokens, words=texts)]

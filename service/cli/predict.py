@@ -20,7 +20,7 @@ from service.bulk.run import BulkRun, Job, WorkFolder, rows_of_part
 from service.command_line import DEFAULT_CACHE, STATE_VARIABLE, CacheOption, Interrupted, say
 from service.core.bundle import manifest
 from service.core.bundle.object_store import local_bundle
-from service.core.errors import InvalidConfig, InvalidInput, echoed
+from service.core.errors import InvalidConfig, InvalidInput
 from service.core.label_filter import LabelFilter, parse_json
 from service.core.processes.ray_cluster import joined
 from service.core.tables.separated import DelimiterOption
@@ -250,8 +250,8 @@ def _answer(
         )
         return end.status
     memory, skipped = run.loaded.memory, run.survey.skipped
-    for name in memory.only(memory.view, run.options.filter).missing_fields:
-        _say(f"note: --filter: no label has the field {echoed(name)}")
+    for warning in memory.only(memory.view, run.options.filter).filter_warnings:
+        _say(f"note: --filter: {warning}")
     left = f", {skipped:,} of them skipped" if skipped else ""
     bundle, version = run.loaded.bundle.manifest.name, memory.view.version
     scores = "probabilities" if run.options.candidates else "sums of votes"

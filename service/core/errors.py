@@ -30,8 +30,11 @@ part is cut (`echoed`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 ECHOED_CHARACTERS = 100
 
@@ -324,4 +327,20 @@ class MissingExtra(KeymatchError):
 
     def __init__(self, package: str, *, extra: str) -> None:
         """Name the package and the extra of keymatch that installs it."""
-        super().__init__(f"{package} is not installed: pip install 'keymatch[{extra}]'")
+        super().__init__(f"{package} is not installed: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """Return what installs an extra of keymatch, from where keymatch itself was installed.
+
+    `direct_url.json` (PEP 610) tells a checkout's folder, or a wheel's file; without it, keymatch
+    came from an index. A package index may not have keymatch, or have another version of it.
+    """
+    try:
+        origin = json.loads(distribution("keymatch").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        origin = {"dir_info": {}}  # run from a folder that was never installed
+    if "dir_info" in origin:
+        return f"in keymatch's checkout, pip install '.[{extra}]'"
+    wheel = unquote(urlsplit(origin["url"]).path).rpartition("/")[2] if "url" in origin else ""
+    return f"pip install '{wheel or 'keymatch'}[{extra}]'"

@@ -34,6 +34,7 @@ Metadata = Mapping[str, MetadataValue]
 Bools = NDArray[np.bool_]
 OPERATORS = ("eq", "in", "lt", "lte", "gt", "gte", "exists")
 Value = str | float | bool
+OF_KIND = "of kind"
 GROUPS = ("all", "any", "none")
 MOST_LEVELS = 8  # of groups within groups
 MOST_VALUES = 1_000  # conditions and values of one filter, by default
@@ -51,11 +52,12 @@ HoldsWhere = Callable[["Condition"], Bools]  # for which of n labels a condition
 class Condition:
     """One condition on a field. `values` has one value, or those of `in`, of one `kind`.
 
-    Without the kind, conditions on 1 and on true would be equal in Python.
+    Without the kind, conditions on 1 and on true would be equal in Python. A condition with the
+    operator `OF_KIND`, which no request has, holds for every value of the kind.
     """
 
     field: str
-    operator: str  # one of OPERATORS
+    operator: str  # one of OPERATORS, or OF_KIND
     values: tuple[Value, ...]
     kind: str = "boolean"
 
@@ -81,11 +83,6 @@ class LabelFilter:
     def _hash(self) -> int:
         return hash((self.all, self.any, self.none))
 
-    @cached_property
-    def fields(self) -> tuple[str, ...]:
-        """The names of all fields in the order of the filter, each once."""
-        return tuple(dict.fromkeys(self._fields()))
-
     def document(self) -> dict[str, Any]:
         """Return the filter as JSON."""
         lists = {"all": self.all, "any": self.any, "none": self.none}
@@ -107,12 +104,13 @@ class LabelFilter:
         passing: Bools = reduce(np.logical_and, lists)
         return passing
 
-    def _fields(self) -> Iterator[str]:
+    def conditions(self) -> Iterator[Condition]:
+        """Yield all conditions, also those of groups within."""
         for node in (*self.all, *self.any, *self.none):
             if isinstance(node, Condition):
-                yield node.field
+                yield node
             else:
-                yield from node._fields()
+                yield from node.conditions()
 
 
 COMPARED: Mapping[str, Callable[[Any, Any], Any]] = {

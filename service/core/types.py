@@ -173,14 +173,14 @@ class Prediction:
 class Answer:
     """The predictions of one request, perhaps `serialized`, with version and seconds per stage.
 
-    `missing_fields` are those that the request's filter names and no label has.
+    `filter_warnings` are sentences about conditions of the request's filter that never hold.
     """
 
     version: int
     predictions: tuple[Prediction, ...]
     seconds: Mapping[str, float]
     serialized: tuple[bytes, ...] = ()
-    missing_fields: tuple[str, ...] = ()
+    filter_warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

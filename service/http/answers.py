@@ -183,7 +183,13 @@ class PredictAnswer(TypedDict):
     results: Annotated[list[ResultAnswer], doc("One for each query, in the order of the queries.")]
     timing_ms: TimingAnswer
     warnings: NotRequired[
-        Annotated[list[str], doc("Fields of the filter that no label has, so nothing equals them.")]
+        Annotated[
+            list[str],
+            doc(
+                "Conditions of the filter that never hold: no label has the field, or none has a"
+                " value of the type that is asked for."
+            ),
+        ]
     ]
 
 
@@ -362,6 +368,7 @@ class LabelPage(TypedDict):
     version: Version
     labels: list[LabelAnswer]
     next: Annotated[str | None, doc("`after` of the next page; null on the last page.")]
+    warnings: NotRequired[Annotated[list[str], doc("As in POST /predict.")]]
 
 
 class LiveAnswer(TypedDict):

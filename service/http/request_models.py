@@ -41,6 +41,7 @@ from service.core.label_filter import (
     parse,
 )
 from service.core.lexical.words import TypedQuery
+from service.core.memory.decay import can_be_now
 from service.core.rules import Boost, Pin, Rule, RuleMatch
 from service.core.tenant import Tenant
 from service.core.text_identity import MOST_ID_CHARACTERS, distinct_aliases, identity
@@ -51,7 +52,6 @@ from service.settings import Limits
 LARGEST_WEIGHT = 1_000  # a click of this weight outvotes hundreds of equally similar queries
 SMALLEST_WEIGHT = float(np.finfo(np.float32).tiny)  # a smaller one would become 0 in the values
 MOST_DATE_CHARACTERS = 40
-FAST_CLOCK_SECONDS = 3_600  # by which a client's clock may be ahead
 UNCHANGED = ""  # a date that a merge leaves as it is; null removes it
 # The names that `BundleDirectory.path` accepts.
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
@@ -415,7 +415,7 @@ class InstanceBody(StrictModel):
         le=LARGEST_WEIGHT,
         allow_inf_nan=False,
         description="How relevant these labels are to the query: 1 is as relevant as the average"
-        " label of a trained query. The last click of a query and a label counts.",
+        " label of a trained query. The newest click of a query and a label counts.",
     )
     negative: bool = Field(
         False,
@@ -424,8 +424,9 @@ class InstanceBody(StrictModel):
     )
     at: str | None = Field(
         None,
-        description="When it was clicked, with a zone, such as 2026-12-01T00:00:00Z. Its weight"
-        " decays from then on if the service has the setting `click_half_life`. Default: now if it"
+        description="When it was clicked, with a zone, such as 2026-12-01T00:00:00Z. If it is"
+        " older than the known click of its pair, it changes nothing. Its weight decays from then"
+        " on if the service has the setting `click_half_life`. Default: now if it"
         " has, otherwise never.",
     )
 
@@ -655,7 +656,7 @@ def _date(text: str) -> str:
 def _past(text: str) -> str:
     """Refuse what `_date` refuses, and a time that a click cannot have."""
     seconds = unix_seconds(text)
-    if seconds is not None and not 0 <= seconds <= time() + FAST_CLOCK_SECONDS:
+    if seconds is not None and not can_be_now(seconds, now=time()):
         raise ValueError("must be a time since 1970 that has passed")
     return text
 

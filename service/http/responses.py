@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from service.core.errors import AnswerTooLarge, echoed
+from service.core.errors import AnswerTooLarge
 from service.core.label_filter import Metadata, list_items, metadata_bytes
 from service.core.memory.decay import PLAIN
 from service.core.memory.view import View
@@ -90,13 +90,14 @@ def predict_answer(answer: Answer, *, bundle: str, explain: bool) -> PredictAnsw
         ],
         "timing_ms": _timing(answer.seconds),
     }
-    if answer.missing_fields:
-        document["warnings"] = _warnings(answer)
+    if answer.filter_warnings:
+        document["warnings"] = filter_warnings(answer.filter_warnings)
     return document
 
 
-def _warnings(answer: Answer) -> list[str]:
-    return [f"filter: no label has the field {echoed(name)}" for name in answer.missing_fields]
+def filter_warnings(sentences: Iterable[str]) -> list[str]:
+    """Return the `warnings` of an answer: sentences of a view about its filter."""
+    return [f"filter: {sentence}" for sentence in sentences]
 
 
 def require_answer_fits(answer: Answer, *, explain: bool, limit: int) -> None:
@@ -138,8 +139,8 @@ def large_predict_answer(answer: Answer, *, bundle: str) -> JsonAnswer:
     for number, result in enumerate(answer.serialized):
         parts += [b"," if number else b"", result]
     parts.append(b'],"timing_ms":%b' % orjson.dumps(_timing(answer.seconds)))
-    if answer.missing_fields:
-        parts.append(b',"warnings":%b' % orjson.dumps(_warnings(answer)))
+    if answer.filter_warnings:
+        parts.append(b',"warnings":%b' % orjson.dumps(filter_warnings(answer.filter_warnings)))
     parts.append(b"}")
     return JsonAnswer(*parts)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from service.core.encoding.encoder import Encoder, encode
 from service.core.lexical.words import words_of
-from service.core.memory.decay import PLAIN, Vote, hour_of
+from service.core.memory.decay import NEVER, PLAIN, Vote, hour_of
 from service.core.types import Floats, NewLabel, Role, RowKind
 from tests.support.tiny.bundles import Catalogue
 
@@ -119,12 +119,18 @@ class Oracle:
     def click(self, query: str, *labels: str, weight: float = 1.0, at: float | None = None) -> None:
         """Make the query's row vote for all existing labels that were ever clicked for it.
 
-        Each vote has the weight and the hour of the label's last click.
+        Each vote has the weight and the hour of the label's last click. A click from an hour before
+        that of the label's known click counts as one that was posted before.
         """
         present = [label for label in labels if label in self.labels]
         known = self.clicks.get(query)
         before = {label: known.votes.get(label, PLAIN) for label in known.voted} if known else {}
-        votes = before | dict.fromkeys(present, Vote(weight=weight, hour=hour_of(at)))
+        vote = Vote(weight=weight, hour=hour_of(at))
+        newest = {
+            label: before[label] if vote.hour < before[label].hour < NEVER else vote
+            for label in set(present) & before.keys()
+        }
+        votes = before | dict.fromkeys(present, vote) | newest
         if votes != before:
             row = self._row(RowKind.INSTANCE, query, tuple(sorted(votes)))
             self.clicks[query] = replace(row, votes=votes)

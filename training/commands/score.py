@@ -19,7 +19,7 @@ from service.command_line import DEFAULT_CACHE, CacheOption, open_console
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.bundle.object_store import local_bundle
 from service.core.encoding.encoder import OnnxEncoder
-from service.core.errors import InvalidInput, echoed
+from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_unwritable, write_file
 from service.core.label_filter import MOST_VALUES, LabelFilter, parse_json
 from service.core.memory.view import View
@@ -483,8 +483,8 @@ def _filtered_lines(view: View, left_out: int) -> Iterator[str]:
         f"{len(view.labels):,} of {view.bundle.labels:,} labels pass the filter; {left_out:,} test"
         " rows without a relevant label among these are left out"
     )
-    for name in view.missing_fields:
-        yield f"note: no label has the field {echoed(name)}"
+    for warning in view.filter_warnings:
+        yield f"note: {warning}"
 
 
 def _table(

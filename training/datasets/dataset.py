@@ -5,6 +5,7 @@ Shapes: N instances of a split, L labels, M metadata items.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,6 +118,19 @@ class Dataset:
     label_aliases: tuple[tuple[str, ...], ...] | None = None  # L
     source: str = ""
     learned: LearnedFacts | None = None
+
+    def digest(self) -> str:
+        """Return the SHA-256 over labels, queries and pairs of both splits, with their weights."""
+        digest = hashlib.sha256()
+        for texts in (self.labels, self.train.instances, self.test.instances):
+            for text in (*texts.uids, *texts.texts):
+                digest.update(text.encode() + b"\0")
+        for split in (self.train, self.test):
+            pairs = split.labels_of.sorted_indices()
+            digest.update(pairs.indptr.astype("<i8").tobytes())
+            digest.update(pairs.indices.astype("<i8").tobytes())
+            digest.update(pairs.data.astype("<f4").tobytes())
+        return digest.hexdigest()
 
     def __post_init__(self) -> None:
         check_fields(self.fields)

@@ -6,8 +6,8 @@ string, a number, a boolean or a list of strings. Aliases are further texts of a
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,22 @@ from service.core.label_filter import (
     MOST_METADATA_BYTES,
     Metadata,
     MetadataValue,
+    kind_of,
     list_items,
     metadata_bytes,
 )
 from service.core.text_identity import MOST_ALIASES, MOST_TEXT_CHARACTERS, distinct_aliases
 
-# As in JSON. A number with leading zeros is a code: as a number it would lose them.
-_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_BOOLEANS = {"true": True, "false": False}
+
+def field_types(fields: Sequence[Metadata]) -> Iterator[str]:
+    """Yield each field with the types of its values, and how many labels have one."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for of_label in fields:
+        for name, value in of_label.items():
+            kind = "list" if isinstance(value, tuple) else kind_of(value)
+            counts[name][kind] += 1
+    for name, kinds in counts.items():
+        yield f"{name} ({' or '.join(sorted(kinds))}, {kinds.total():,} labels)"
 
 
 def checked_fields(values: Mapping[str, Any], *, path: Path, line: int) -> Metadata:
@@ -82,21 +90,6 @@ def require_postable_aliases(aliases: Sequence[str]) -> None:
         )
 
 
-def typed_cells(cells: Sequence[str]) -> Sequence[MetadataValue]:
-    """Return a column's cells of a csv or tsv file by the type that all non-empty ones have.
-
-    These are numbers, or true and false in any case, or else strings without surrounding spaces.
-    """
-    texts = [cell.strip() for cell in cells]
-    filled = [text for text in texts if text]
-    read: Callable[[str], MetadataValue] = str
-    if filled and all(map(_NUMBER.fullmatch, filled)):
-        read = _number
-    elif filled and all(text.lower() in _BOOLEANS for text in filled):
-        read = _boolean
-    return [read(text) if text else "" for text in texts]
-
-
 def _checked(value: Any) -> MetadataValue:
     """Return a value as it is kept; raises `ValueError` if it is none."""
     if isinstance(value, Decimal):  # in parquet
@@ -119,13 +112,3 @@ def _checked(value: Any) -> MetadataValue:
             f" {listed}{', '.join(kinds)}"
         )
     return tuple(value) if isinstance(value, list) else str(value)
-
-
-def _number(text: str) -> float:
-    number = float(text)
-    whole = text.removeprefix("-").isdigit() and abs(number) <= LARGEST_INTEGER
-    return int(text) if whole else number
-
-
-def _boolean(text: str) -> bool:
-    return _BOOLEANS[text.lower()]

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidInput
+from service.core.memory.decay import MOST_HALF_LIVES, share_left
 from service.core.types import Doubles, Floats
 from training.datasets.dataset import Dataset
 
@@ -32,13 +33,26 @@ def require_half_life(days: float | None) -> None:
         raise InvalidInput(message, field="half_life")
 
 
+def half_lives(times: Doubles, *, half_life: float) -> Doubles:
+    """Return the ages [R] of rows at `times` [R] in half-lives of `half_life` days.
+
+    They are counted back from the newest row.
+    """
+    return np.asarray((times.max(initial=-np.inf) - times) / DAY / half_life)
+
+
 def decayed(weights: Doubles, times: Doubles, *, half_life: float) -> Doubles:
     """Return the weights [R] of rows at `times` [R]: weight * 0.5 ** (age / half_life).
 
-    Age is counted in days before the newest row, and `half_life` is in days.
+    Age is counted in days before the newest row, and `half_life` is in days. A row that is older
+    than `MOST_HALF_LIVES` keeps what it has at that age.
     """
-    age = (times.max() - times) / DAY
-    return np.asarray(weights * 0.5 ** (age / half_life))
+    return weights * share_left(half_lives(times, half_life=half_life))
+
+
+def faded(times: Doubles, *, half_life: float) -> int:
+    """Count the rows at `times` [R] that are too old to lose more weight."""
+    return int((half_lives(times, half_life=half_life) > MOST_HALF_LIVES).sum())
 
 
 def relevance(summed: csr_matrix, *, scale: Relevance) -> csr_matrix:

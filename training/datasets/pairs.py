@@ -22,18 +22,19 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from service.core.errors import InvalidData, InvalidInput
+from service.core.errors import InvalidData, InvalidInput, echoed
 from service.core.files.lines import CountedBadRows, OnBadRow, stop
 from service.core.label_filter import Metadata
 from service.core.text_identity import identity
 from service.core.types import Bools, Doubles
 from training.datasets.dataset import Dataset, Split, Texts, pairs_matrix
-from training.datasets.pair_weights import Relevance, decayed, relevance, require_half_life
+from training.datasets.pair_weights import Relevance, decayed, faded, relevance, require_half_life
 from training.datasets.propensity import label_frequency
-from training.datasets.tables.catalogue import NO_CATALOGUE, Catalogue
+from training.datasets.tables.catalogue import NO_CATALOGUE, Catalogue, UnknownLabel
 from training.datasets.tables.rows import Columns, Row, read_rows
 from training.datasets.train_test_split import split_by_hash, split_by_time
 
+FEW_QUERIES = 50  # fewer may all fall on one side of a split
 BLOCK_ROWS = 2**20  # at least; larger once there are more pairs than that
 
 
@@ -49,6 +50,10 @@ class PairOptions:
         Another seed gives another split.
     half_life
         Days after which a row weighs half, counted back from the newest row; needs --time.
+    unknown_label
+        What becomes of rows whose keyword the catalogue does not have, such as a product that is no
+        longer sold: keep adds the keyword without fields, drop leaves the row out, refuse makes it
+        a bad row.
     relevance
         The relevance of a pair: its summed weight as given, always 1, or ln(1 + weight).
     keep_exact
@@ -62,6 +67,7 @@ class PairOptions:
     test_fraction: float = 0.2
     seed: int = 0
     half_life: float | None = None
+    unknown_label: UnknownLabel = "keep"
     relevance: Relevance = "given"
     keep_exact: bool = False
     keep_case: bool = False
@@ -88,8 +94,10 @@ class CollectedPairs:
         keep_case: bool = False,
         half_life: float | None = None,
         catalogue: Catalogue = NO_CATALOGUE,
+        unknown_label: UnknownLabel = "keep",
     ) -> None:
         self.path, self._keep_case, self._catalogue = path, keep_case, catalogue
+        self._unknown_label = unknown_label
         self._half_life = half_life
         self._count = self._in_block = 0  # rows
         self.query_texts: list[str] = []
@@ -110,6 +118,7 @@ class CollectedPairs:
         self._newest = np.empty(0)  # times of these blocks' queries, [Q]
         self._period = math.inf, -math.inf  # of these blocks' rows
         self._unknown_rows = 0  # rows whose label the catalogue does not have
+        self._dropped: set[str] = set()  # ids of labels whose rows were left out
 
     def append(self, row: Row, on_bad: OnBadRow, *, part: Path) -> None:
         """Add a row of `part`; `on_bad` is called instead if it is not clear which label it names.
@@ -121,6 +130,9 @@ class CollectedPairs:
             label = self._column(row)
         except ValueError as error:
             on_bad(InvalidData(part, str(error), line=row.line, field="label id"))
+            return
+        if label is None:
+            self._unknown_rows += 1
             return
         query = self._row_of_query.setdefault(self._query_key(row.query), len(self.query_texts))
         if query == len(self.query_texts):
@@ -151,11 +163,19 @@ class CollectedPairs:
             self._sums = self.summed()
             del self._rows[:], self._columns[:], self._weights[:], self._times[:]
 
-    def _column(self, row: Row) -> int:
-        """Return the column of a row's label; raises `ValueError` with what is not clear."""
+    def _column(self, row: Row) -> int | None:
+        """Return the column of a row's label; None if the row is to be left out.
+
+        Raises `ValueError` with what is not clear or not allowed.
+        """
         named, label_id = row.label, row.label_id
         if label_id is None:
             label_id = self._catalogue.id_of(named)
+        if self._unknown_label != "keep" and label_id not in self.labels:
+            if self._unknown_label == "refuse":
+                raise ValueError(f"the catalogue has no label {echoed(row.label_id or named)}")
+            self._dropped.add(label_id)
+            return None
         label = self.labels.setdefault(label_id, len(self.labels))
         if label == len(self.label_texts):
             self.label_texts.append(named)
@@ -173,6 +193,11 @@ class CollectedPairs:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def dropped(self) -> int:
+        """The number of rows that were left out, since the catalogue does not have their label."""
+        return self._unknown_rows if self._unknown_label == "drop" else 0
+
     def catalogue_facts(self) -> CatalogueFacts:
         """Count labels and rows by whether catalogue and table have them."""
         of_catalogue = len(self._catalogue.labels)
@@ -181,7 +206,7 @@ class CollectedPairs:
             labels=of_catalogue,
             unnamed=of_catalogue - int((named < of_catalogue).sum()),
             unknown_rows=self._unknown_rows,
-            unknown_labels=int((named >= of_catalogue).sum()),
+            unknown_labels=len(self._dropped) or int((named >= of_catalogue).sum()),
             retitled=self.retitled,
         )
 
@@ -220,6 +245,12 @@ class CollectedPairs:
         matrix = csr_matrix((weights, positions), shape=self.shape)
         matrix.sum_duplicates()
         return _added(self._sums, matrix)
+
+    def faded(self) -> int:
+        """Count the rows that are too old to lose more of their weight."""
+        if self._half_life is None:
+            return 0
+        return faded(np.array(self._times, np.float64), half_life=self._half_life)
 
     def newest_of_queries(self) -> Doubles:
         """Return the time of each query's newest row, [Q]."""
@@ -295,7 +326,9 @@ class TableFacts:
     folded_queries: int  # spellings that were merged into the first one of the same query
     folded_labels: int
     unweighted: int  # rows with an empty weight
+    faded: int  # rows that are too old to lose more of their weight
     exact: int  # pairs whose query equals the keyword
+    unsplit: bool  # whether there is no test split since queries are few
     test_only: int  # labels that only test rows have
     period: tuple[float, float] | None  # Unix seconds of the oldest and the newest row
     catalogue: CatalogueFacts | None = None
@@ -341,13 +374,16 @@ def from_table(
 
     Raises:
         InvalidData: with file, line and column of the mistake; also for a table without good rows,
-            for metadata columns that are all empty, and for a split that leaves one side empty.
+            for metadata columns that are all empty, and for a split of many queries that leaves one
+            side empty.
         InvalidInput: a half-life without a column of times, or a column of label ids with a
             catalogue that has none.
         MissingExtra: the file is parquet and pyarrow is not installed.
     """
     if options.half_life is not None and columns.time is None:
         raise InvalidInput("a half-life needs a column of times: --time", field="half_life")
+    if options.unknown_label != "keep" and not len(catalogue.labels):
+        raise InvalidInput("--unknown-label goes with --catalogue", field="unknown_label")
     if len(catalogue.labels) and columns.label_id is not None and not catalogue.has_ids:
         message = "--label-id needs --catalogue-id: both tables must have the same ids"
         raise InvalidInput(message, field="catalogue_id")
@@ -357,6 +393,7 @@ def from_table(
         keep_case=options.keep_case,
         half_life=options.half_life,
         catalogue=catalogue,
+        unknown_label=options.unknown_label,
     )
     for part in parts or [pairs.path]:
         for row in read_rows(
@@ -365,7 +402,8 @@ def from_table(
             pairs.append(row, bad, part=part)
     if not len(pairs):
         all_bad = f"all {bad.count:,} rows are bad; the first: {bad.first}" if bad.count else ""
-        raise InvalidData(pairs.path, all_bad or "holds no rows")
+        unknown = "the catalogue has the label of no row" if pairs.dropped else ""
+        raise InvalidData(pairs.path, all_bad or unknown or "holds no rows")
     test = _test_rows(pairs, options, by_time=columns.time is not None)
     weights = pairs.summed()
     same = pairs.same_text()
@@ -395,12 +433,14 @@ def from_table(
         label_frequency(split.labels_of) > 0 for split in (dataset.train, dataset.test)
     )
     facts = TableFacts(
-        rows=len(pairs) + bad.count,
+        rows=len(pairs) + pairs.dropped + bad.count,
         merged=len(pairs) - values.nnz,
         folded_queries=pairs.folded[0],
         folded_labels=pairs.folded[1],
         unweighted=pairs.unweighted,
+        faded=pairs.faded(),
         exact=int((values != 0).multiply(same).nnz),
+        unsplit=options.test_fraction > 0 and not test.any(),
         test_only=int((in_test & ~in_train).sum()),
         period=pairs.period() if columns.time is not None else None,
         catalogue=pairs.catalogue_facts() if len(catalogue.labels) else None,
@@ -421,13 +461,18 @@ def _refuse_unusable(path: Path, weights: csr_matrix, filtered: csr_matrix) -> N
 
 
 def _test_rows(pairs: CollectedPairs, options: PairOptions, *, by_time: bool) -> Bools:
-    """Mark the test queries [Q]; raises `InvalidData` if the split leaves a side empty."""
+    """Mark the test queries [Q], none if a split of few queries leaves a side empty.
+
+    Raises `InvalidData` if it does so with many queries.
+    """
     queries, fraction = pairs.query_texts, options.test_fraction
     if by_time:
         test = split_by_time(queries, pairs.newest_of_queries(), fraction=fraction)
     else:
         test = split_by_hash(queries, fraction=fraction, seed=options.seed)
     if test.all() or (fraction and not test.any()):
+        if len(queries) < FEW_QUERIES:
+            return np.zeros(len(queries), bool)
         side = "train" if test.all() else "test"
         message = f"the split leaves {side} empty: {len(queries)} queries, fraction {fraction}"
         advice = "choose another fraction or seed, or no test split by --test-fraction 0"

@@ -245,9 +245,8 @@ def passing_rows(dataset: Dataset, view: View) -> Dataset:
     labels_of.eliminate_zeros()
     rows = np.flatnonzero(np.diff(unfiltered_positives(labels_of, test.filtered).indptr))
     if not len(rows):
-        names = map(echoed, view.missing_fields)
-        missing = "".join(f"; no label has the field {name}" for name in names)
-        raise InvalidInput(f"no test row has a relevant label that passes the filter{missing}")
+        why = "".join(f"; {warning}" for warning in view.filter_warnings)
+        raise InvalidInput(f"no test row has a relevant label that passes the filter{why}")
     return replace(dataset, test=replace(test, labels_of=labels_of).select(rows))
 
 

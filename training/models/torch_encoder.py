@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +27,13 @@ _POOLINGS = {"last-token": "lasttoken"}  # as sentence-transformers names it
 
 @dataclass(frozen=True, kw_only=True)
 class TorchEncoder:
-    """A loaded checkpoint."""
+    """A loaded checkpoint. Of its `prompts`, the `given_prompts` replace the checkpoint's own."""
 
     name: str
     model: SentenceTransformer
     prompts: Mapping[Role, str]
     max_tokens: int
+    given_prompts: Mapping[Role, str] = field(default_factory=dict)
 
     @property
     def dimension(self) -> int:
@@ -50,11 +51,15 @@ class TorchEncoder:
         return self.model.tokenizer
 
     def encode(self, texts: Sequence[str], *, role: Role) -> Floats:
-        """Return unit vectors [n, d], computed by sentence-transformers' method for the role."""
+        """Return unit vectors [n, d], computed by sentence-transformers' method for the role.
+
+        The library chooses the prompt, unless one was given: so comparisons notice if Keymatch
+        chooses another one.
+        """
         encode = self.model.encode_query if role is Role.QUERY else self.model.encode_document
         vectors: Floats = encode(
             list(texts),
-            prompt=self.prompts[role],
+            prompt=self.given_prompts.get(role),
             normalize_embeddings=True,
             convert_to_numpy=True,
             show_progress_bar=False,
@@ -108,15 +113,17 @@ def load_encoder(
     if max_tokens is not None and not 1 <= max_tokens <= (limit or max_tokens):
         raise InvalidInput(f"{limited_by} must lie in 1..{limit} for the encoder {name!r}")
     model.max_seq_length = max_tokens or limit or checkpoint_settings.UNLIMITED_TOKENS
+    prompts = {Role.QUERY: query_prompt, Role.LABEL: label_prompt}
+    given = {role: prompt for role, prompt in prompts.items() if prompt is not None}
     encoder = TorchEncoder(
         name=name,
         model=model,
-        prompts=checkpoint_settings.prompts(
-            model, {Role.QUERY: query_prompt, Role.LABEL: label_prompt}
-        ),
+        prompts=checkpoint_settings.prompts(model, given),
         max_tokens=model.max_seq_length,
+        given_prompts=given,
     )
     checkpoint_settings.require_pooled_prompts(encoder)
+    checkpoint_settings.require_room(encoder, dict.fromkeys(Role, encoder.max_tokens))
     checkpoint_settings.try_out(encoder)
     return encoder
 

@@ -109,6 +109,7 @@ class BundleContent:
     log_chain: str = ""  # a snapshot's label log: its chain at `version`, hexadecimal
     novel: NovelFiles | None = None
     items: ItemFiles | None = None
+    data: str | None = None  # the digest of the data set
     learned: LearnedFacts | None = None
     reranker: RerankerFiles | None = None
     spelling: Spelling = "off"
@@ -159,6 +160,7 @@ class BundleContent:
             index=facts.index.parameters(),
             metrics=metrics,
             items=bundle.items,
+            data=facts.data,
             learned=facts.learned,
             reranker=bundle.reranker,
             spelling=facts.spelling,
@@ -361,6 +363,7 @@ def _describe(content: BundleContent, folder: Path, index: IndexFacts) -> Manife
         log_chain=content.log_chain,
         novel=None if content.novel is None else content.novel.facts,
         items=None if content.items is None else content.items.facts,
+        data=content.data,
         learned=content.learned,
         reranker=None if content.reranker is None else content.reranker.facts,
         spelling=content.spelling,

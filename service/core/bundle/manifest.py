@@ -289,6 +289,8 @@ class Manifest:
     log_chain: ranges.Chain  # of a snapshot: the log's chain at its version
     novel: NovelFacts | None = None  # None: a novel label's key is the vector of its text
     items: ItemFacts | None = None  # None: queries are not fused with items
+    # The digest of the data set (`Dataset.digest`); None: made by an earlier version.
+    data: ranges.Text | None = None
     learned: LearnedFacts | None = None  # None: the training data do not come from a label log
     reranker: RerankerFacts | None = None  # None: only the memory ranks labels
     spelling: Spelling = "off"  # the default; a snapshot keeps its bundle's

@@ -26,14 +26,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.core.errors import BundleAltered, DeviceUnavailable, MissingExtra
+from service.core.errors import BundleAltered, DeviceUnavailable, MissingExtra, install_command
 from service.core.types import DeviceName, Floats
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)  # texts
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)  # tokens
-INSTALL_GPU = (
+IN_A_NEW_ENVIRONMENT = (
     "in a new environment without onnxruntime and faiss-cpu, whose packages have the same names:"
-    " pip install 'keymatch[gpu]'"
 )
 Tokens = list[list[int]]
 GraphInputs = dict[str, NDArray[np.int64]]  # by name, [n, t] each
@@ -71,7 +70,8 @@ def require_provider(device: DeviceName) -> None:
     if wanted not in available:
         raise DeviceUnavailable(
             f'device = "{device}" needs onnxruntime with its {wanted}, but version'
-            f" {onnxruntime.__version__} here has only {', '.join(available)}; {INSTALL_GPU}"
+            f" {onnxruntime.__version__} here has only {', '.join(available)};"
+            f" {IN_A_NEW_ENVIRONMENT} {install_command('gpu')}"
         )
 
 

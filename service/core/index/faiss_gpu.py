@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from service.core.errors import DeviceUnavailable, MissingExtra
+from service.core.errors import DeviceUnavailable, MissingExtra, install_command
 from service.core.index.protocol import batches
 from service.core.types import DeviceName, Floats, Halves, Rows
 
@@ -108,7 +108,7 @@ def require() -> None:
         raise DeviceUnavailable(
             f'device = "cuda" needs faiss with GPU support, but version {faiss.__version__} here'
             " has none; in a new environment without onnxruntime and faiss-cpu, whose packages"
-            " have the same names: pip install 'keymatch[gpu]'"
+            f" have the same names: {install_command('gpu')}"
         )
     if faiss.get_num_gpus() < 1:
         raise DeviceUnavailable(

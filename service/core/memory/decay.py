@@ -2,7 +2,15 @@
 
 A click that has a time weighs w * 0.5 ** (age / half-life). The age is counted in whole hours, so
 answers change at most once per hour. Votes are stored with their weight and their hour, so another
-half-life applies to what is stored. A negative pair decays alike.
+half-life applies to what is stored. A negative pair decays alike. The rows of tables decay by the
+same equation (`training.datasets.pair_weights`).
+
+Some rules keep the weights apart:
+
+- A share is at least `LEAST_SHARE`. Smaller ones would end as the smallest float32, and 99 old
+  clicks would weigh as much as 1.
+- No click is from the future (`can_be_now`): one such click would make all others old.
+- A click that arrives late does not replace a newer one of its pair (`is_late`).
 """
 
 from __future__ import annotations
@@ -12,11 +20,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.core.types import Floats, Indices
+from service.core.types import Doubles, Floats, Indices
 
 HOUR = 3_600  # seconds
 HOURS_A_DAY = 24
 NEVER = 2**31 - 1  # instead of the hour of a vote: its weight does not decay
+FAST_CLOCK_SECONDS = 3_600.0  # by which a client's clock may be ahead
+LEAST_SHARE = 2.0**-20  # of a weight; what is left after `MOST_HALF_LIVES`
+MOST_HALF_LIVES = 20.0
 _SMALLEST = np.finfo(np.float32).smallest_subnormal  # a weight of 0 would have no sign
 
 
@@ -35,6 +46,21 @@ def hour_of(seconds: float | None) -> int:
     return NEVER if seconds is None else int(seconds // HOUR)
 
 
+def share_left(half_lives: Doubles) -> Doubles:
+    """Return the share of a weight that is left: 0.5 ** `half_lives`, at least `LEAST_SHARE`."""
+    return np.exp2(-np.clip(half_lives, 0.0, MOST_HALF_LIVES))
+
+
+def can_be_now(seconds: float, *, now: float) -> bool:
+    """Whether a clock that may be fast shows a Unix time `now` or earlier, from 1970 on."""
+    return 0 <= seconds <= now + FAST_CLOCK_SECONDS
+
+
+def is_late(vote: Vote, *, known: Vote) -> bool:
+    """Whether a click is older than the pair's `known` one; without times it is not."""
+    return known.hour != NEVER and vote.hour < known.hour
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decay:
     """Reduces the weights of votes by their age at an `hour`; the half-life is in days."""
@@ -50,7 +76,7 @@ class Decay:
         """
         if hours is None:
             return weights
-        ages = np.maximum(self.hour - hours.astype(np.int64), 0)
-        shares = np.exp2(ages / -(HOURS_A_DAY * self.half_life))
+        ages = self.hour - hours.astype(np.int64)
+        shares = share_left(ages / (HOURS_A_DAY * self.half_life))
         left = shares if weights is None else weights * shares
         return np.copysign(np.maximum(np.abs(left), _SMALLEST), left).astype(np.float32)

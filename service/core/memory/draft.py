@@ -28,7 +28,7 @@ from service.core.changes import (
 )
 from service.core.items.fusion import fused
 from service.core.memory.compaction import FAN_OUT, plan_merges, without_dead_rows
-from service.core.memory.decay import NEVER, PLAIN, Vote, hour_of
+from service.core.memory.decay import NEVER, PLAIN, Vote, hour_of, is_late
 from service.core.memory.part import LiveRows, NewRow, RowPart
 from service.core.memory.row_ownership import ALL_PLAIN, Click
 from service.core.memory.view import View
@@ -201,15 +201,17 @@ class Draft:
     def _put_instance(self, change: PutInstance) -> None:
         """Give the query a single row: one popular query must not take all b places.
 
-        If a label is clicked again, the weight and the time of the last click count.
+        If a label is clicked again, the weight and the time of the last click count. One that
+        arrives late counts only for labels without a newer click.
         """
         query = change.instance.query
         known, before = self.ownership.clicks.get(query), self.ownership.special_votes_of(query)
         columns = self._columns(change.instance.labels)
-        votes = {voted: vote for voted, vote in before.items() if voted not in columns}
         vote = vote_of(change.instance)
+        late = {voted for voted, newer in before.items() if is_late(vote, known=newer)}
+        votes = {column: own for column, own in before.items() if column not in columns - late}
         if vote != PLAIN:
-            votes |= dict.fromkeys(columns, vote)
+            votes |= dict.fromkeys(columns - late, vote)
         if known is not None:
             columns |= set(known.columns)
             if columns == set(known.columns) and votes == before:

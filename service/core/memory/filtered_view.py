@@ -11,6 +11,8 @@ Shapes: C columns of V, R rows of the bundle, n rows of a part.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from threading import Lock
 
@@ -18,8 +20,9 @@ import numpy as np
 from cachetools import LRUCache
 
 from service.core.bundle.bundle import Bundle
+from service.core.errors import echoed
 from service.core.index.protocol import Tombstones
-from service.core.label_filter import Condition, LabelFilter
+from service.core.label_filter import OF_KIND, Condition, LabelFilter
 from service.core.memory.decay import HOUR, Decay, hour_of
 from service.core.memory.label_table import LabelTable
 from service.core.memory.part import BaseRows, RowPart, entries_of
@@ -109,7 +112,7 @@ class FilteredViews:
         if only is None:
             labels, rules = made.view.labels.of(tenant), view.rules.of(tenant)
             scope = replace(view.scope, tenant=tenant)
-            own = replace(made.view, labels=labels, rules=rules, missing_fields=(), scope=scope)
+            own = replace(made.view, labels=labels, rules=rules, filter_warnings=(), scope=scope)
             made = replace(made, view=own)
         with self._lock:
             newest = self._kept.get(key)
@@ -124,8 +127,8 @@ def filtered(view: View, wanted: LabelFilter, before: Filtered | None = None) ->
     `before` is what this filter left of another view of the same memory.
     """
     made = _narrowed(view, _matching(view.labels, wanted), before)
-    missing = [name for name in wanted.fields if not _matching(view.labels, _having(name)).any()]
-    narrowed = replace(made.view, missing_fields=tuple(missing), scope=view.scope.only(wanted))
+    warnings = tuple(_warnings(view.labels, wanted))
+    narrowed = replace(made.view, filter_warnings=warnings, scope=view.scope.only(wanted))
     return replace(made, view=narrowed)
 
 
@@ -170,8 +173,33 @@ def _in_table(labels: LabelTable, matching: Bools) -> Bools:
     return matching
 
 
-def _having(name: str) -> LabelFilter:
-    return LabelFilter(all=(Condition(field=name, operator="exists", values=(True,)),))
+def _warnings(labels: LabelTable, wanted: LabelFilter) -> Iterator[str]:
+    """Yield a sentence for each field without a value that the filter's conditions ask for."""
+    asked: defaultdict[str, dict[str, list[Condition]]] = defaultdict(dict)  # by field and kind
+    for condition in wanted.conditions():
+        of_field = asked[condition.field]
+        if condition.operator != "exists":
+            of_field.setdefault(condition.kind, []).append(condition)
+
+    def holds(name: str, operator: str, kind: str) -> bool:
+        return has(Condition(field=name, operator=operator, values=(True,), kind=kind))
+
+    def has(condition: Condition) -> bool:
+        return bool(_matching(labels, LabelFilter(all=(condition,))).any())
+
+    for name, kinds in asked.items():
+        lacking = {
+            kind: conditions
+            for kind, conditions in kinds.items()
+            # The first test is the quicker one, and mostly enough.
+            if not has(conditions[0]) and not holds(name, OF_KIND, kind)
+        }
+        if len(lacking) == len(kinds) and not holds(name, "exists", "boolean"):
+            yield f"no label has the field {echoed(name)}"
+            continue
+        for kind, conditions in lacking.items():
+            used = dict.fromkeys(f"`{one.operator}`" for one in conditions)
+            yield f"no label has a {kind} as {echoed(name)}, so {' and '.join(used)} never holds"
 
 
 def _patched(passing: Bools, bundle: Bundle, matching: Bools, changed: Rows) -> Bools:

@@ -20,11 +20,12 @@ from cachetools import LRUCache
 
 from service.core.bundle.label_details import Details
 from service.core.growing import Growing
-from service.core.label_filter import COMPARED, Condition, LabelFilter, MetadataValue
+from service.core.label_filter import COMPARED, OF_KIND, Condition, LabelFilter, MetadataValue
 from service.core.types import Bits, Bools, Doubles, Floats, Indices, Label
 
 _NUMBERS = (int, float)
 _EMPTY = ()  # the value of a field that holds an empty list
+_BOOLEANS, _NO_ITEMS = ((bool, True), (bool, False)), (tuple, _EMPTY)  # keys of codes
 _KEPT_FILTERS = 128  # applied to the bundle's labels, with those of single fields
 _LEAST_ENTRIES = 1_024  # below this, entries of replaced labels are not worth a new store
 
@@ -74,7 +75,9 @@ class _Field:
     def holds(self, condition: Condition, entries: int) -> Bools:
         """Return for which of the first `entries` entries a condition other than `exists` holds."""
         found = np.zeros(entries, bool)
-        if condition.operator in COMPARED:
+        if condition.operator == OF_KIND:
+            found[self._of_kind(condition.kind, entries)] = True
+        elif condition.operator in COMPARED:
             of_entries, numbers = self.numbers(entries)
             found[of_entries[COMPARED[condition.operator](numbers, condition.values[0])]] = True
         elif condition.kind == "number":
@@ -87,6 +90,17 @@ class _Field:
             wanted = [code for code in known if code >= 0]
             equal = codes == wanted[0] if len(wanted) == 1 else np.isin(codes, wanted)
             found[of_entries[equal]] = True
+        return found
+
+    def _of_kind(self, kind: str, entries: int) -> Indices:
+        """Return the entries below `entries` that have a value of this kind, also in a list."""
+        if kind == "number":
+            return self.numbers(entries)[0]
+        of_entries = self._first(self._code_entries, entries)
+        codes = self._code.view()[: len(of_entries)]
+        booleans = [self._codes.get(key, -1) for key in _BOOLEANS]
+        others = booleans if kind == "boolean" else [*booleans, self._codes.get(_NO_ITEMS, -1)]
+        found: Indices = of_entries[np.isin(codes, others, invert=kind == "string")]
         return found
 
     def numbers(self, entries: int) -> tuple[Indices, Doubles]:

@@ -58,9 +58,9 @@ class View:
 
     `base` holds the bundle's rows. `parts` holds the rows learned since, in order of their numbers.
     `plans` say which learned rows belong in one segment, and `item_plans` which posted items. Only
-    a bundle with an item memory has `items` and `fusion`. `missing_fields` are those that a filter
-    names and none of its labels has (`filtered_view`). With a `decay`, it reduces the
-    weights of old votes; without one, votes have the weights that were posted.
+    a bundle with an item memory has `items` and `fusion`. `filter_warnings` are sentences about
+    conditions of a filter that never hold (`filtered_view`). With a `decay`, it reduces the weights
+    of old votes; without one, votes have the weights that were posted.
 
     In a shard, rows of other shards than its `share` are dead. In the front of `shards`, rows have
     no keys, and `scope` tells the shards which labels are left out.
@@ -76,7 +76,7 @@ class View:
     fusion: OnnxFusion | None = None
     item_plans: tuple[SegmentPlan, ...] = ()
     rules: RuleTable = field(default_factory=RuleTable)
-    missing_fields: tuple[str, ...] = ()
+    filter_warnings: tuple[str, ...] = ()
     decay: Decay | None = None
     share: KeyShare | None = None
     shards: Shards | None = None

@@ -49,7 +49,7 @@ def read_columns(
     ending = ending_of(path, columns=len(columns))
     chosen = delimiter_of(path, columns, given=delimiter)
     if ending == ".parquet":
-        return _read_parquet(path, columns, extra)
+        return _read_parquet(path, columns, extra, on_bad=on_bad)
     if ending in (".jsonl", ".txt"):
         read = _read_jsonl if ending == ".jsonl" else _read_text
         return read(path, columns, on_bad=on_bad)
@@ -140,7 +140,7 @@ def _kind(type_: Any) -> str:
         return _kind(type_.value_type)
     if types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_):
         return "texts"
-    if types.is_integer(type_) or types.is_floating(type_):
+    if types.is_integer(type_) or types.is_floating(type_) or types.is_decimal(type_):
         return "numbers"
     if types.is_timestamp(type_) or types.is_date(type_):
         return "times"
@@ -187,7 +187,9 @@ def _read_jsonl(path: Path, columns: Sequence[str], *, on_bad: OnBadRow) -> Iter
             on_bad(missing_column(path, missing, list(row), line=line))
 
 
-def _read_parquet(path: Path, columns: Sequence[str], extra: str) -> Iterator[Row]:
+def _read_parquet(
+    path: Path, columns: Sequence[str], extra: str, *, on_bad: OnBadRow
+) -> Iterator[Row]:
     try:
         import pyarrow
         from pyarrow.parquet import ParquetFile
@@ -198,16 +200,53 @@ def _read_parquet(path: Path, columns: Sequence[str], extra: str) -> Iterator[Ro
         with ParquetFile(path) as table:
             check_columns(table.schema_arrow.names, columns, path)
             for batch in table.iter_batches(columns=list(columns)):
-                values = (batch.column(name).to_pylist() for name in columns)
+                values = (_python_values(batch.column(name)) for name in columns)
                 for row in zip(*values, strict=True):
                     line += 1
-                    yield line, list(row)
+                    if _NO_TIME in row:
+                        field = columns[row.index(_NO_TIME)]
+                        message = "holds no time of the years 1 to 9999"
+                        on_bad(InvalidData(path, message, line=line, field=field))
+                    else:
+                        yield line, list(row)
     except OSError as error:
         raise InvalidData(path, f"cannot be read: {error.strerror or error}") from error
     except pyarrow.ArrowException as error:
         raise InvalidData(path, f"cannot be read as parquet: {error}", line=line + 1) from error
     except UnicodeDecodeError as error:
         raise InvalidData(path, "not valid UTF-8", line=line + 1) from error
+
+
+_NO_TIME: Any = object()  # stands for a time that Python does not have
+
+
+def _python_values(column: Any) -> list[Any]:
+    """Return the values of an arrow column; times have microseconds, and UTC as their zone.
+
+    Without pandas, pyarrow returns no nanoseconds, which INT96 has, too. Other zones need a
+    database of zones, which not every system has.
+    """
+    import pyarrow
+    from pyarrow import types
+
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if types.is_timestamp(kind):
+        unit = "us" if kind.unit == "ns" else kind.unit
+        kind = pyarrow.timestamp(unit, tz=None if kind.tz is None else "UTC")
+    if kind != column.type:
+        column = column.cast(kind, safe=False)
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError):
+        values = list(map(_python_time, column))
+    return values
+
+
+def _python_time(value: Any) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        return _NO_TIME
 
 
 def text_cell(value: Any) -> str:

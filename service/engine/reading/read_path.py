@@ -328,7 +328,7 @@ def _search(
             predictions=predictions,
             seconds={"queue": taken - task.request.queued, **encoding, **watch.seconds},
             serialized=serialized,
-            missing_fields=view.missing_fields,
+            filter_warnings=view.filter_warnings,
         )
         outcomes.append(partial(task.request.add, task, part))
     return outcomes

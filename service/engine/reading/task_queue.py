@@ -221,7 +221,7 @@ def _joined(parts: Sequence[Answer]) -> Answer:
         predictions=tuple(prediction for part in parts for prediction in part.predictions),
         seconds=seconds,
         serialized=tuple(result for part in parts for result in part.serialized),
-        missing_fields=parts[0].missing_fields,
+        filter_warnings=parts[0].filter_warnings,
     )
 
 

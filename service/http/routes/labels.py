@@ -13,6 +13,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from service.core.changes import DeleteLabel
 from service.core.errors import NotReady
 from service.core.label_filter import parse_json
+from service.core.memory.view import View
 from service.core.page_cursor import PageCursor
 from service.core.tenant import Tenant
 from service.core.types import Label
@@ -52,6 +53,7 @@ from service.http.request_models import (
     UnlearnBody,
 )
 from service.http.responses import (
+    filter_warnings,
     label_answer,
     label_size,
     label_status,
@@ -183,21 +185,24 @@ class LabelRoutes(Routes):
             wanted = parse_json(page.filter, at="filter", most=self.limits.filter_values)
         after = PageCursor.parse(page.after, field="after")
 
-        def listed() -> tuple[int, list[Label]]:
+        def listed() -> tuple[View, list[Label]]:
             memory = self.engine.loaded.memory
             view = memory.only(memory.of_tenant(memory.view, call.tenant), wanted)
             table = view.labels if page.text is None else view.labels_with_words(page.text)
             found = table.page(after=after, size=page.limit + 1, every=page.every)
-            return view.version, found
+            return view, found
 
         # In a thread, because the first page after a write sorts all ids.
-        version, labels = await asyncio.to_thread(listed)
+        view, labels = await asyncio.to_thread(listed)
         shown = _first(labels[: page.limit], PAGE_BYTES)
-        return {
-            "version": version,
+        answer: LabelPage = {
+            "version": view.version,
             "labels": [label_answer(label) for label in shown],
             "next": str(PageCursor.behind(shown[-1].id)) if len(labels) > len(shown) else None,
         }
+        if view.filter_warnings:
+            answer["warnings"] = filter_warnings(view.filter_warnings)
+        return answer
 
     async def get_label(self, call: Call[None]) -> ShownLabelAnswer:
         """Return a label of the bundle, or a posted one."""

@@ -128,6 +128,31 @@ def test_a_field_that_no_label_has_is_named(reader: LocalService) -> None:
     assert "warnings" not in reader.post("/predict", {"queries": ["tent"]}).json()
 
 
+def test_a_condition_that_no_value_can_meet_is_named(
+    make_bundle: Callable[..., Path], tmp_path: Path
+) -> None:
+    with local_service(make_bundle(name="shop"), tmp_path / "state") as service:
+
+        def post(*prices: Any) -> None:
+            labels = [
+                {"id": str(place), "text": f"torch {place}", "metadata": {"price": price}}
+                for place, price in enumerate(prices)
+            ]
+            assert service.post("/labels", {"labels": labels}).status_code == 200
+
+        post("29.90", "n/a")
+        wanted = {"all": [{"field": "price", "lt": 100}]}
+        warnings = ["filter: no label has a number as 'price', so `lt` never holds"]
+        asked = {"queries": ["torch"], "filter": wanted}
+        assert service.post("/predict", asked).json()["warnings"] == warnings
+        page = listed(service, wanted).json()
+        assert_answer(page, LabelPage)
+        assert (page["labels"], page["warnings"]) == ([], warnings)
+        post(29.90)
+        assert "warnings" not in service.post("/predict", asked).json()
+        assert "warnings" not in listed(service, wanted).json()
+
+
 @pytest.mark.parametrize(
     ("wanted", "field"),
     [

@@ -156,5 +156,5 @@ def test_serve_refuses_to_start_without_a_gpu(tiny_bundle_folder: Path, tmp_path
     assert ended.returncode == 2
     said = complaint(ended)
     assert said.startswith('device = "cuda" needs onnxruntime with its CUDAExecutionProvider')
-    assert said.endswith("pip install 'keymatch[gpu]'")
+    assert said.endswith("in keymatch's checkout, pip install '.[gpu]'")
     assert not (tmp_path / "state").exists()

@@ -35,16 +35,17 @@ for words in json.loads(sys.argv[2]):
         assert run(app, [*words, "--help"]) == 0, words
     assert shown.getvalue().startswith(" ".join(["Usage:", room, *words])), words
 """
-FAISS, SCIPY = (f"{package} is not installed: pip install" for package in ("faiss", "scipy"))
+FAISS, SCIPY = (
+    f"{package} is not installed: in keymatch's checkout, pip install"
+    for package in ("faiss", "scipy")
+)
 CALLS = {
-    "service.keymatch serve --bundle none --state none": f"{FAISS} 'keymatch[cpu]'",
-    "service.keymatch data pairs --input x --query q --label k --out y": (
-        f"{SCIPY} 'keymatch[training]'"
-    ),
-    "training fit --data none --out none": f"{SCIPY} 'keymatch[training]'",
-    "service.keymatch lab train rae --data none --out none": f"{SCIPY} 'keymatch[training]'",
+    "service.keymatch serve --bundle none --state none": f"{FAISS} '.[cpu]'",
+    "service.keymatch data pairs --input x --query q --label k --out y": (f"{SCIPY} '.[training]'"),
+    "training fit --data none --out none": f"{SCIPY} '.[training]'",
+    "service.keymatch lab train rae --data none --out none": f"{SCIPY} '.[training]'",
     "service.keymatch export bundle --encoder none --data none --out none": (
-        f"{SCIPY} 'keymatch[export]'"
+        f"{SCIPY} '.[export]'"
     ),
 }
 Bare = Callable[..., subprocess.CompletedProcess[str]]

@@ -349,7 +349,7 @@ class Histories(RuleBasedStateMachine):
         self.assert_holds(kept, passing, hour_of(now))
         again = filtered(view, wanted).view
         assert answers(again) == answers(kept)
-        assert again.missing_fields == kept.missing_fields
+        assert again.filter_warnings == kept.filter_warnings
         assert {rule.id for rule in kept.rules} == {
             rule.id for rule in self.rules.values() if rule.is_active(now)
         }

@@ -54,7 +54,7 @@ def failing(error: Exception) -> App:
         (
             ModuleNotFoundError("No module named 'torch'", name="torch.nn"),
             2,
-            "torch is not installed: pip install 'keymatch[failing]'",
+            "torch is not installed: in keymatch's checkout, pip install '.[failing]'",
         ),
     ],
     ids=["ours", "the system's", "a missing package"],

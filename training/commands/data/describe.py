@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -13,10 +12,10 @@ from rich.table import Table
 from scipy.sparse import csr_matrix
 
 from service.command_line import open_console
-from service.core.label_filter import Metadata, kind_of
 from service.core.text_identity import identity
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, Split, Texts
+from training.datasets.label_fields import field_types
 from training.datasets.propensity import label_frequency
 
 
@@ -82,7 +81,7 @@ def facts(dataset: Dataset) -> Iterator[tuple[str, str]]:
         yield "metadata items", f"{len(dataset.metadata):,}"
         yield "labels with metadata", f"{(_items(dataset.label_metadata) > 0).sum():,}"
     if dataset.label_fields is not None:
-        yield "label fields", ", ".join(_field_facts(dataset.label_fields))
+        yield "label fields", ", ".join(field_types(dataset.label_fields))
     if dataset.label_aliases is not None:
         counts = [len(aliases) for aliases in dataset.label_aliases]
         yield "label aliases", f"{sum(counts):,} of {sum(map(bool, counts)):,} labels"
@@ -90,17 +89,6 @@ def facts(dataset: Dataset) -> Iterator[tuple[str, str]]:
     yield "text", " + ".join(dataset.fields)
     if dataset.source:
         yield "source", dataset.source
-
-
-def _field_facts(fields: Sequence[Metadata]) -> Iterator[str]:
-    """Yield each field with the types of its values, and how many labels have one."""
-    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for of_label in fields:
-        for name, value in of_label.items():
-            kind = "list" if isinstance(value, tuple) else kind_of(value)
-            counts[name][kind] += 1
-    for name, kinds in counts.items():
-        yield f"{name} ({' or '.join(sorted(kinds))}, {kinds.total():,} labels)"
 
 
 def _repeated(texts: Texts) -> int:

@@ -14,13 +14,16 @@ from service.command_line import open_console
 from service.core.errors import InvalidData, InvalidInput
 from service.core.files.atomic import refuse_unusable, write_file
 from service.core.files.lines import Rejects
+from service.core.memory.decay import MOST_HALF_LIVES
 from service.core.tables.columns import delimiter_of, parts_of, require_alike
 from service.core.tables.separated import DELIMITERS, DelimiterOption, delimiter_character
 from training.commands.data.sample import Out, write
 from training.commands.options import FLAT, MANY
+from training.datasets.label_fields import field_types
 from training.datasets.pairs import CatalogueFacts, PairOptions, TableFacts, from_table
 from training.datasets.tables.catalogue import NO_CATALOGUE, Catalogue, read_catalogue
 from training.datasets.tables.rows import Columns
+from training.datasets.tables.typed_columns import parse_field_types
 
 SHOWN = 10  # bad rows that are printed; the rejects file has all
 
@@ -64,6 +67,10 @@ class CatalogueColumns:
         be given several times, or with several columns. In .csv and .tsv, a column of numbers
         alone has numbers, one of true and false alone has booleans, any other has strings. .jsonl
         and .parquet keep their types, and may have lists of strings. Empty cells are absent.
+    field_type
+        FIELD=number, FIELD=boolean or FIELD=string: the type of a field, whatever its column holds.
+        For numbers and booleans, cells such as n/a and NaN are absent, and any other cell that is
+        none is an error. Codes whose zeros count, such as versions, may need string.
     """
 
     catalogue: Path | None = None
@@ -71,6 +78,7 @@ class CatalogueColumns:
     catalogue_id: str | None = None
     catalogue_alias: Annotated[tuple[str, ...], MANY] = ()
     label_field: Annotated[tuple[str, ...], MANY] = ()
+    field_type: Annotated[tuple[str, ...], MANY] = ()
 
     def read(self, *, delimiter: str) -> Catalogue:
         """Read the catalogue, with aliases that `delimiter` separates.
@@ -89,6 +97,7 @@ class CatalogueColumns:
             text=self.catalogue_text,
             label_id=self.catalogue_id,
             fields=self.label_field,
+            types=parse_field_types(self.field_type, self.label_field),
             aliases=self.catalogue_alias,
             delimiter=delimiter,
         )
@@ -126,6 +135,7 @@ def pairs(
     ]
     if len(parts) > 1:
         require_alike(parts, columns.names(), extra="training")
+    known = catalogue.read(delimiter=columns.metadata_delimiter)
     table = from_table(
         whole,
         columns,
@@ -134,7 +144,7 @@ def pairs(
         name=out.resolve().name,
         delimiter=delimiter_character(reading.delimiter),
         on_bad=_stop if rejects is None else rejects,
-        catalogue=catalogue.read(delimiter=columns.metadata_delimiter),
+        catalogue=known,
     )
     size = write(table.dataset, out)
     others = dict.fromkeys(DELIMITERS[one] for one in delimiters if one not in (None, ","))
@@ -143,7 +153,10 @@ def pairs(
     lines = [f"{whole}: {table.facts.rows:,} rows read{files}{parted}"]
     lines += _done(table.facts, options)
     if table.facts.catalogue is not None:
-        lines += _agreement(table.facts.catalogue, whole, catalogue.catalogue)
+        lines += _agreement(table.facts.catalogue, options, whole, catalogue.catalogue)
+        if known.fields is not None:
+            lines.append(f"{catalogue.catalogue}: fields: {', '.join(field_types(known.fields))}")
+        lines += known.notes
     lines.append(size)
     if rejects is not None:
         write_file(rejects_file(out), rejects.as_csv(files=len(parts) > 1))
@@ -176,6 +189,11 @@ def _done(facts: TableFacts, options: PairOptions) -> Iterator[str]:
     """Yield a sentence for each change that was made to the rows."""
     if facts.unweighted:
         yield f"{facts.unweighted:,} rows have an empty weight: they weigh 1"
+    if facts.faded:
+        yield (
+            f"{facts.faded:,} rows are older than {MOST_HALF_LIVES:g} half-lives: each keeps a"
+            " millionth of its weight"
+        )
     if facts.folded_queries or facts.folded_labels:
         apart = " (--keep-case keeps such queries apart)" if facts.folded_queries else ""
         yield (
@@ -189,19 +207,28 @@ def _done(facts: TableFacts, options: PairOptions) -> Iterator[str]:
         yield f"{facts.exact:,} pairs have a keyword that equals the query: {done}"
     if facts.period is not None:
         oldest, newest = (datetime.fromtimestamp(time, UTC) for time in facts.period)
-        newest_part = "; the newest queries are for test" if options.test_fraction else ""
+        has_test = options.test_fraction and not facts.unsplit
+        newest_part = "; the newest queries are for test" if has_test else ""
         yield f"rows from {oldest:%Y-%m-%d} to {newest:%Y-%m-%d}{newest_part}"
+    if facts.unsplit:
+        yield (
+            "the queries are too few for a test split: all are for training, and nothing can be"
+            " measured on this data set"
+        )
     if facts.test_only:
         yield f"{facts.test_only:,} labels occur only in test"
 
 
-def _agreement(facts: CatalogueFacts, input: Path, catalogue: Path | None) -> Iterator[str]:
+def _agreement(
+    facts: CatalogueFacts, options: PairOptions, input: Path, catalogue: Path | None
+) -> Iterator[str]:
     """Yield sentences about labels that only one of both tables has."""
     yield f"{catalogue}: {facts.labels:,} labels, {facts.unnamed:,} of them in no row of {input}"
     if facts.unknown_rows:
+        kept = "kept, without fields (--unknown-label drop or refuse: not)"
         yield (
             f"{facts.unknown_rows:,} rows name {facts.unknown_labels:,} labels that the catalogue"
-            " does not have: they are kept, without fields"
+            f" does not have: they are {kept if options.unknown_label == 'keep' else 'left out'}"
         )
     if facts.retitled:
         yield (

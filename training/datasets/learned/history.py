@@ -32,12 +32,13 @@ from service.core.changes import (
 from service.core.errors import InvalidInput, LogError
 from service.core.label_log import LabelLog
 from service.core.label_log.maintenance import explained
-from service.core.memory.draft import Draft
+from service.core.memory.decay import PLAIN, Vote, is_late, share_left
+from service.core.memory.draft import Draft, vote_of
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.replay import change_of, held_version
 from service.core.types import Halves, NewInstance
-from training.datasets.pair_weights import DAY, SMALLEST
+from training.datasets.pair_weights import DAY
 
 Weights = defaultdict[str, defaultdict[str, float]]  # label id -> query -> weight of its clicks
 
@@ -111,6 +112,8 @@ class ClickCounts:
     written: Counter[type[Change]] = field(default_factory=Counter)
     items: dict[str, str | None] = field(default_factory=dict)
     _earlier: set[str] = field(default_factory=set)
+    # label id -> query -> the vote of its newest click
+    _newest: defaultdict[str, dict[str, Vote]] = field(default_factory=lambda: defaultdict(dict))
 
     def add(self, change: Change, row: Any) -> None:
         """Count the change that the log has in `row`."""
@@ -129,8 +132,8 @@ class ClickCounts:
         elif isinstance(change, DeleteLabel):
             # A label that is posted again starts without its old clicks, as in the memory.
             self.posted.discard(change.id)
-            self.clicks.pop(change.id, None)
-            self.new_clicks.pop(change.id, None)
+            for of_labels in (self.clicks, self.new_clicks, self._newest):
+                of_labels.pop(change.id, None)
         elif isinstance(change, PutItem):
             self.items[change.item.id] = change.item.text
         elif isinstance(change, DeleteItem):
@@ -138,30 +141,35 @@ class ClickCounts:
 
     def _add_clicks(self, instance: NewInstance, row: Any) -> None:
         at = row.written if instance.at is None else instance.at
-        query, weight = instance.query, instance.weight * self._share(at)
-        if weight < 0:
-            self._forget(query, instance.labels)
-        elif self.since.is_reached(row):
-            for label in set(instance.labels):
+        query, weight, vote = instance.query, instance.weight * self._share(at), vote_of(instance)
+        for label in set(instance.labels):
+            known = self._newest[label].get(query, PLAIN)
+            late = is_late(vote, known=known)
+            if late and min(weight, known.weight) < 0:
+                continue  # one of the two ends the other, and the newer one holds
+            if weight < 0:
+                self._forget(query, (label,))
+            elif self.since.is_reached(row):
                 self.clicks[label][query] += weight
                 if row.sequence > self.held:
                     self.new_clicks[label][query] += weight
+            if not late:
+                self._newest[label][query] = vote
 
     def _forget(self, query: str, labels: Collection[str]) -> None:
         for label in labels:
-            self.clicks[label].pop(query, None)
-            self.new_clicks[label].pop(query, None)
+            for of_labels in (self.clicks, self.new_clicks, self._newest):
+                of_labels[label].pop(query, None)
 
     def _share(self, at: float) -> float:
-        """Return the share of a click's weight that is left: above 0, at most 1.
+        """Return the share of a click's weight that is left, `LEAST_SHARE` to 1.
 
         The click is from the Unix time `at`.
         """
         if self.half_life is None:
             return 1.0
         # An event that was written after `newest`, while the log was read, counts in full.
-        age = max(0.0, self.newest - at) / DAY
-        return max(SMALLEST, math.pow(0.5, age / self.half_life))
+        return float(share_left(np.array((self.newest - at) / DAY / self.half_life)))
 
     def _see(self, queries: Collection[str], row: Any) -> None:
         if self.recent_from is None:

@@ -86,7 +86,17 @@ def renumbered(
 
 
 def require_made_from(bundle: Bundle, data: Dataset) -> None:
-    """Raise `InvalidInput` unless the bundle's training rows and labels are those of `data`."""
+    """Raise `InvalidInput` unless the bundle was made from `data`.
+
+    Bundles of earlier versions do not tell. Their training rows and labels must be among its own.
+    """
+    advice = "give the data set that the bundle was made from, or leave --data out"
+    if bundle.manifest.data not in (None, data.digest()):
+        raise InvalidInput(
+            f"the bundle {bundle.manifest.name} was made from the data set"
+            f" {bundle.manifest.dataset!r} with other rows than those of {data.name!r}: {advice}",
+            field="data",
+        )
     posted = set(_posted_rows(bundle).tolist())
     texts = (bundle.instance_texts[row] for row in range(bundle.instances) if row not in posted)
     labels = (
@@ -102,8 +112,7 @@ def require_made_from(bundle: Bundle, data: Dataset) -> None:
         if foreign is not None:
             raise InvalidInput(
                 f"the bundle {bundle.manifest.name} has the {kind} {foreign[:80]!r}, which the data"
-                f" set {data.name} does not have in train: give the data set that the bundle was"
-                " made from, or leave --data out",
+                f" set {data.name} does not have in train: {advice}",
                 field="data",
             )
 

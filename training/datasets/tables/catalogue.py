@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from service.core.errors import InvalidData, echoed
 from service.core.label_filter import Metadata
 from service.core.tables.columns import (
     ending_of,
-    is_blank,
     items_cell,
     label_id_cell,
     read_columns,
@@ -31,21 +31,23 @@ from training.datasets.label_fields import (
     checked_fields,
     require_postable,
     require_postable_aliases,
-    typed_cells,
 )
+from training.datasets.tables.typed_columns import FieldType, typed_column
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Catalogue:
     """The labels of a catalogue. `fields` and `aliases` are None if no column was named for them.
 
-    Without a column of ids (`has_ids`), a label's id is the identity of its text.
+    `notes` are sentences about the types of fields. Without a column of ids (`has_ids`), a label's
+    id is the identity of its text.
     """
 
     labels: Texts  # C
     fields: tuple[Metadata, ...] | None = None  # C
     aliases: tuple[tuple[str, ...], ...] | None = None  # C
     has_ids: bool = False
+    notes: tuple[str, ...] = ()
 
     def id_of(self, named: str) -> str:
         """Return the id of the label that has this id, or otherwise this text.
@@ -78,9 +80,11 @@ class Catalogue:
         return dict(ids_of)
 
 
+NO_TYPES: Mapping[str, FieldType] = MappingProxyType({})
 NO_CATALOGUE = Catalogue(labels=Texts(uids=(), texts=()))
 
 
+UnknownLabel = Literal["keep", "drop", "refuse"]  # what becomes of a row that names one
 Cell = TypeVar("Cell")
 
 
@@ -98,14 +102,15 @@ def read_catalogue(
     text: str,
     label_id: str | None = None,
     fields: Sequence[str] = (),
+    types: Mapping[str, FieldType] = NO_TYPES,
     aliases: Sequence[str] = (),
     delimiter: str = "|",
 ) -> Catalogue:
     """Read a table in one of the formats of `core.tables`; the arguments are names of columns.
 
-    Empty cells are absent fields and aliases. In csv and tsv files, a column's cells decide about
-    its type (`typed_cells`). `delimiter` separates the aliases in a cell. A label may be repeated,
-    also with another spelling of its text; it has the aliases of all its rows.
+    Empty cells are absent fields and aliases. A field has the type in `types`, or else the one that
+    its column's cells have (`typed_columns`). `delimiter` separates the aliases in a cell. A label
+    may be repeated, also with another spelling of its text; it has the aliases of all its rows.
 
     Raises:
         InvalidData: with file, line and column, for a bad row and for a label with different texts
@@ -116,17 +121,19 @@ def read_catalogue(
     names = list(dict.fromkeys(name for name in given if name is not None))
     rows = list(read_columns(path, names, extra="training"))
     cells = [dict(zip(names, values, strict=True)) for _, values in rows]
-    typed = {name: _typed(path, [row[name] for row in cells]) for name in fields}
+    are_texts = ending_of(path) in (".csv", ".tsv")
+    typed = {}
+    for name in fields:
+        column = [(line, own[name]) for (line, _), own in zip(rows, cells, strict=True)]
+        given_type = types.get(name)
+        typed[name] = typed_column(column, name, path, given=given_type, are_texts=are_texts)
     labels: dict[str, _Label] = {}
     aliases_of: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
     split = partial(items_cell, delimiter=delimiter)
     for place, (line, _) in enumerate(rows):
         own = cells[place]
-        filled = {
-            name: values[place]
-            for name, values in typed.items()
-            if not is_blank(values[place]) and values[place] != []
-        }
+        values = {name: column.values[place] for name, column in typed.items()}
+        filled = {name: value for name, value in values.items() if value is not None}
         of_label = checked_fields(filled, path=path, line=line)
         require_postable(of_label, path=path, line=line)
         read = _Label(line=line, text=_cell(own, text, text_cell, path, line), fields=of_label)
@@ -152,12 +159,8 @@ def read_catalogue(
         fields=tuple(label.fields for label in labels.values()) if fields else None,
         aliases=tuple(aliases_of[uid] for uid in labels) if aliases else None,
         has_ids=label_id is not None,
+        notes=tuple(note for column in typed.values() for note in column.notes),
     )
-
-
-def _typed(path: Path, values: Sequence[Any]) -> Sequence[Any]:
-    """Return a column's values by type. Only in csv and tsv files are all of them texts."""
-    return typed_cells(values) if ending_of(path) in (".csv", ".tsv") else values
 
 
 def _cell(

@@ -8,34 +8,47 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
+from time import time
 from typing import Any, NamedTuple, TypeVar
 
 from service.core.errors import InvalidData, InvalidInput
 from service.core.files.lines import OnBadRow, stop
+from service.core.memory.decay import can_be_now
 from service.core.tables.columns import is_blank, items_cell, label_id_cell, read_columns, text_cell
 
 LATEST = 1e11  # seconds; a larger number is probably milliseconds
+# Weights between these, summed and made older, stay apart as float32.
+LEAST_WEIGHT, MOST_WEIGHT = 1e-30, 1e30
 
 
 def weight_of(value: Any) -> float:
-    """Read a positive finite number."""
+    """Read a positive number between `LEAST_WEIGHT` and `MOST_WEIGHT`."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{value!r} is not a positive finite number")
+    if not LEAST_WEIGHT <= number <= MOST_WEIGHT:
+        bounds = f"{LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"
+        raise ValueError(f"{value!r} is not a number from {bounds}; scale all weights alike")
     return number
 
 
-def time_of(value: Any) -> float:
-    """Return a time, Unix seconds or ISO 8601, in Unix seconds; without a time zone it is UTC."""
+def time_of(value: Any, *, now: float) -> float:
+    """Return a time, Unix seconds or ISO 8601, in Unix seconds; without a time zone it is UTC.
+
+    Raises `ValueError` for what is no time, or one that the service would refuse for a click at the
+    Unix time `now`: a single row from the future would make all others old.
+    """
     try:
         seconds = _seconds(value)
     except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if not 0 <= seconds < LATEST:
         raise ValueError(f"{value!r} is no time: neither Unix seconds nor ISO 8601")
+    if not can_be_now(seconds, now=now):
+        raise ValueError(f"{str(value)!r} has not passed (without a time zone, a time is UTC)")
     return seconds
 
 
@@ -45,7 +58,7 @@ def _seconds(value: Any) -> float:
     if isinstance(value, date) and not isinstance(value, datetime):
         value = datetime(value.year, value.month, value.day)
     if isinstance(value, str):
-        value = value.strip().removesuffix(" UTC")
+        value = value.strip().upper().removesuffix(" UTC")  # RFC 3339 allows small t and z
         try:
             return float(value)
         except ValueError:
@@ -135,12 +148,13 @@ def read_rows(
     `on_bad` gets an `InvalidData` with file, line and column for each bad row. Raises `InvalidData`
     for a file or a header that cannot be read, `MissingExtra` for parquet without pyarrow.
     """
-    names = columns.names()
+    names, parse_time = columns.names(), partial(time_of, now=time())
     rows = read_columns(path, names, delimiter=delimiter, on_bad=on_bad, extra="training")
     label_cell = label_id_cell if labels_are_ids else text_cell
     for line, values in rows:
         try:
-            row = _row(path, line, columns, dict(zip(names, values, strict=True)), label_cell)
+            cells = dict(zip(names, values, strict=True))
+            row = _row(path, line, columns, cells, label_cell, parse_time)
         except InvalidData as error:
             on_bad(error)
             continue
@@ -153,6 +167,7 @@ def _row(
     columns: Columns,
     values: Mapping[str, Any],
     label_cell: Callable[[Any], str],
+    parse_time: Callable[[Any], float],
 ) -> Row:
     def cell(column: str, parse: Callable[[Any], Cell]) -> Cell:
         try:
@@ -175,7 +190,7 @@ def _row(
         weight=optional(None if unweighted else columns.weight, weight_of, 1.0),
         unweighted=unweighted,
         label_id=None if columns.label_id is None else cell(columns.label_id, label_id_cell),
-        time=optional(columns.time, time_of, 0.0),
+        time=optional(columns.time, parse_time, 0.0),
         metadata=items(columns.metadata),
         label_metadata=items(columns.label_metadata),
     )

@@ -110,6 +110,7 @@ def test_the_documented_table_is_what_is_tested() -> None:
         {"dtype": "bfloat16"},
         {"truncation_side": "left"},
         {"prompts": {"search": "find "}, "default_prompt_name": "search"},
+        {"prompts": {"query": "q ", "document": "", "passage": "p "}},
         {"include_prompt": False},
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
@@ -121,8 +122,8 @@ def test_settings_of_a_checkpoint_reach_the_exported_encoder(
     encoder = exported(load_encoder(str(checkpoint)), tmp_path / "exported").open_encoder()
     model = SentenceTransformer(str(checkpoint), device="cpu").float()
     model.max_seq_length = MAX_TOKENS
-    own = np.stack([model.encode(text, normalize_embeddings=True) for text in TEXTS])
-    for role in (Role.QUERY, Role.LABEL):
+    for role, method in ((Role.QUERY, model.encode_query), (Role.LABEL, model.encode_document)):
+        own = np.stack([method(text, normalize_embeddings=True) for text in TEXTS])
         assert encode(encoder, TEXTS, role=role) == pytest.approx(own, abs=2e-6)
 
 

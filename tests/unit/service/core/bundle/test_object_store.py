@@ -268,7 +268,7 @@ def test_a_missing_extra_is_named(package: str, scheme: str) -> None:
         f"'///' if '{scheme}' == 'file' else '//b/')]))"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    said = f"error: {package} is not installed: pip install 'keymatch[objects]'\n"
+    said = f"error: {package} is not installed: in keymatch's checkout, pip install '.[objects]'\n"
     assert (ended.returncode, ended.stderr) == (2, said)
 
 

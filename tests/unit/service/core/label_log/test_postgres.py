@@ -89,7 +89,10 @@ def test_without_psycopg_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "psycopg", None)  # makes its import fail
     with pytest.raises(MissingExtra) as caught:
         open_log("postgresql://host/db")
-    assert str(caught.value) == "psycopg is not installed: pip install 'keymatch[postgres]'"
+    assert (
+        str(caught.value)
+        == "psycopg is not installed: in keymatch's checkout, pip install '.[postgres]'"
+    )
 
 
 def test_two_schemas_of_one_database_are_two_logs(place: Place, postgres_url: str) -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from service.core.bundle.bundle import open_bundle
+from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.errors import BundleAltered
-from service.core.memory.decay import HOUR, NEVER, Decay, hour_of
+from service.core.memory.decay import HOUR, LEAST_SHARE, NEVER, Decay, Vote, hour_of
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View
@@ -50,10 +52,10 @@ def test_a_weight_halves_per_half_life_and_keeps_its_sign() -> None:
     assert decay.of(None, None) is None
     left = decay.of(None, hours)
     assert left is not None
-    assert left.tolist() == pytest.approx([1.0, 0.5, 0.25, 1.0, 0.0, 1.0])
+    assert left.tolist() == pytest.approx([1.0, 0.5, 0.25, 1.0, LEAST_SHARE, 1.0])
     negative = decay.of(np.full(6, -2.0, np.float32), hours)
     assert negative is not None
-    assert negative.tolist() == pytest.approx([-2.0, -1.0, -0.5, -2.0, 0.0, -2.0])
+    assert negative.tolist() == pytest.approx([-2.0, -1.0, -0.5, -2.0, -2 * LEAST_SHARE, -2.0])
     assert (left > 0).all() and (negative < 0).all()
 
 
@@ -80,6 +82,39 @@ def test_nothing_decays_without_a_half_life_or_a_time(folder: Path) -> None:
     timeless = KnowledgeMemory(open_bundle(folder), half_life=10.0)
     view = timeless.apply([click(1, "hike", "tent", weight=2.0)])
     assert timeless.active(view, NOW) is view
+
+
+@settings(max_examples=200)
+@given(
+    weights=st.lists(st.floats(2.0**-100, 1_000.0, width=32), min_size=2, max_size=5),
+    days=st.integers(0, 400_000),
+    half_life=st.floats(1e-3, 36_500.0),
+)
+def test_votes_of_one_age_keep_their_ratios(
+    weights: list[float], days: int, half_life: float
+) -> None:
+    decay = Decay(hour=days * 24, half_life=half_life)
+    whole = np.array(weights, np.float32)
+    left = decay.of(whole, np.zeros(len(whole), np.int32))
+    assert left is not None and (left > 0).all() and (left <= whole).all()
+    ratios = left.astype(np.float64) / whole
+    assert ratios == pytest.approx(np.full(len(whole), ratios[0]), rel=1e-6)
+
+
+@given(clicks=st.permutations(range(5)), weights=st.lists(st.sampled_from([-1.0, 1.0, 3.0])))
+def test_a_click_that_arrives_late_is_none(
+    trigram_bundle: Bundle, clicks: list[int], weights: list[float]
+) -> None:
+    """In whatever order clicks arrive, the newest one of the pair is its vote."""
+    memory = KnowledgeMemory(trigram_bundle, half_life=10.0)
+    kept = dict(enumerate((weights + [2.0] * 5)[:5]))
+    for sequence, day in enumerate(clicks, start=1):
+        memory.apply([click(sequence, "hike", "tent", weight=kept[day], at=NOW + day * DAY)])
+    memory.apply([click(6, "hike", "tent", "lamp", weight=7.0, at=NOW + DAY)])  # new for the lamp
+    votes = memory.view.ownership.special_votes_of("hike")
+    tent, lamp = map(memory.view.labels.column, ("tent", "lamp"))
+    assert votes[tent] == Vote(weight=kept[4], hour=hour_of(NOW + 4 * DAY))
+    assert votes[lamp] == Vote(weight=7.0, hour=hour_of(NOW + DAY))
 
 
 def test_the_last_click_of_a_pair_sets_its_time(memory: KnowledgeMemory) -> None:

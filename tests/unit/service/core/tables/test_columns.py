@@ -3,6 +3,7 @@
 import gzip
 import io
 import tracemalloc
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from pyarrow import parquet
 
 from service.core.errors import InvalidData, InvalidInput
 from service.core.files.lines import OnBadRow, Rejects, stop
-from service.core.tables.columns import read_columns
+from service.core.tables.columns import read_columns, require_alike
 from service.core.tables.separated import HINTS, csv_writer, read_separated, sniff_delimiter
+from tests.support.extras import in_a_process_with
 
 HUGE = "x" * 140_000  # beyond csv's largest field by default
 ROWS = [["ice axe", "1"], ['he said \u2028 "hi"', "2"]]
@@ -40,6 +42,85 @@ def test_parquet_gives_the_same_columns(tmp_path: Path) -> None:
     columns = {"n": [row[1] for row in ROWS], "q": [row[0] for row in ROWS]}
     parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
     assert list(read_columns(tmp_path / "t.parquet", ["q", "n"])) == [(1, ROWS[0]), (2, ROWS[1])]
+
+
+# Parquet without packages that no extra installs -----------------------------------------------
+
+WRITE_EVERY_TYPE = """
+import sys
+from datetime import date, datetime, timezone
+from decimal import Decimal
+import pyarrow
+from pyarrow import parquet
+
+moment = 1714564800123456789  # 2024-05-01T12:00:00.123456789Z
+times = {
+    "s": pyarrow.array([moment // 10**9], pyarrow.timestamp("s")),
+    "ms": pyarrow.array([moment // 10**6], pyarrow.timestamp("ms")),
+    "us": pyarrow.array([moment // 10**3], pyarrow.timestamp("us")),
+    "ns": pyarrow.array([moment], pyarrow.timestamp("ns")),
+    "zoned": pyarrow.array([moment], pyarrow.timestamp("ns", tz="Europe/Berlin")),
+    "coded": pyarrow.array([moment], pyarrow.timestamp("ns")).dictionary_encode(),
+    "day": pyarrow.array([date(2024, 5, 1)]),
+    "none": pyarrow.array([None], pyarrow.timestamp("ns")),
+}
+parquet.write_table(pyarrow.table(times), sys.argv[1])
+int96 = {name: times[name] for name in ("ns", "zoned")}
+parquet.write_table(pyarrow.table(int96), sys.argv[2], use_deprecated_int96_timestamps=True)
+"""
+READ_EVERY_TYPE = """
+import sys
+from pathlib import Path
+from pyarrow.parquet import read_schema
+from service.core.tables.columns import read_columns, require_alike
+for path in map(Path, sys.argv[1:]):
+    names = read_schema(path).names
+    [(_, values)] = read_columns(path, names)
+    for name, value in zip(names, values):
+        print(name, value)
+"""
+
+
+def test_times_of_every_unit_are_read_with_what_the_extra_installs(tmp_path: Path) -> None:
+    files = tmp_path / "t.parquet", tmp_path / "int96.parquet"
+    in_a_process_with(("bulk",), WRITE_EVERY_TYPE, *files)
+    for extra in ("bulk", "training"):
+        found = in_a_process_with((extra,), READ_EVERY_TYPE, *files)
+        exact = "2024-05-01 12:00:00.123456"
+        assert found.splitlines() == [
+            "s 2024-05-01 12:00:00",
+            "ms 2024-05-01 12:00:00.123000",
+            f"us {exact}",
+            f"ns {exact}",
+            f"zoned {exact}+00:00",
+            f"coded {exact}",
+            "day 2024-05-01",
+            "none None",
+            f"ns {exact}",
+            f"zoned {exact}",  # INT96 has no zone; its times are UTC
+        ]
+
+
+def test_a_time_that_python_does_not_have_is_a_bad_row(tmp_path: Path) -> None:
+    seconds = pyarrow.array([0, 10**12, 10**9, None, -(10**12)], pyarrow.timestamp("s"))
+    parquet.write_table(pyarrow.table({"t": seconds, "q": list("abcde")}), tmp_path / "t.parquet")
+    rejects = Rejects()
+    rows = list(read_columns(tmp_path / "t.parquet", ["q", "t"], on_bad=rejects))
+    assert [(line, values[0]) for line, values in rows] == [(1, "a"), (3, "c"), (4, "d")]
+    assert [row.line for row in rejects.rows] == [2, 5]
+    with pytest.raises(InvalidData, match=r"t\.parquet:2: t: holds no time of the years 1 to 9999"):
+        list(read_columns(tmp_path / "t.parquet", ["t"]))
+
+
+def test_parts_with_numbers_of_every_type_are_one_table(tmp_path: Path) -> None:
+    types = ("int8", "uint64", "float32", "float64")
+    arrays = [pyarrow.array([2], getattr(pyarrow, name)()) for name in types]
+    arrays += [pyarrow.array([Decimal("2.00")]), pyarrow.array([Decimal(2)]).dictionary_encode()]
+    parts = [tmp_path / f"{number}.parquet" for number in range(len(arrays))]
+    for part, array in zip(parts, arrays, strict=True):
+        parquet.write_table(pyarrow.table({"w": array}), part)
+    require_alike(parts, ["w"])
+    assert [float(row[1][0]) for part in parts for row in read_columns(part, ["w"])] == [2.0] * 6
 
 
 def test_a_text_file_has_one_column(tmp_path: Path) -> None:

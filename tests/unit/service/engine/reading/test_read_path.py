@@ -33,7 +33,7 @@ def a_client() -> Client:
 
 
 def a_view(*, version: int) -> Any:
-    return SimpleNamespace(version=version, missing_fields=())
+    return SimpleNamespace(version=version, filter_warnings=())
 
 
 def test_a_version_is_reached_already_or_by_another_thread() -> None:

@@ -116,7 +116,9 @@ def test_a_catalogue_is_joined_and_described(
         "0 queries and 1 keywords are other spellings (case, spaces, Unicode form) of an earlier"
         " one, and joined to it",
         f"{catalogue}: 3 labels, 1 of them in no row of {table}",
-        "1 rows name 1 labels that the catalogue does not have: they are kept, without fields",
+        "1 rows name 1 labels that the catalogue does not have: they are kept, without fields"
+        " (--unknown-label drop or refuse: not)",
+        f"{catalogue}: fields: price (number, 2 labels), new (string, 2 labels)",
         f"{out}: 3 train and 0 test rows, 4 labels",
     ]
     dataset = lf_xmc.read(out)
@@ -141,6 +143,15 @@ def test_a_catalogue_is_joined_and_described(
         ("--label-field price", "--label-field goes with --catalogue"),
         ("--catalogue-id sku", "--catalogue-id goes with --catalogue"),
         ("--catalogue-alias sku", "--catalogue-alias goes with --catalogue"),
+        ("--field-type price=number", "--field-type goes with --catalogue"),
+        (
+            "--catalogue t.csv --catalogue-text a --label-field b --field-type c=number",
+            "--field-type names 'c', but --label-field does not",
+        ),
+        (
+            "--catalogue t.csv --catalogue-text a --label-field b --field-type b=int",
+            "--field-type must be FIELD=TYPE with one of number, boolean, string, not 'b=int'",
+        ),
         ("--catalogue t.csv", "--catalogue needs --catalogue-text"),
         ("--catalogue none.csv --catalogue-text a", "none.csv: cannot be read: No such file"),
         ("--catalogue t.doc --catalogue-text a", "t.doc: unknown ending; expected a .csv"),
@@ -152,6 +163,35 @@ def test_wrong_options_of_a_catalogue_are_one_line(
     assert pairs(CLICKS, *options.split()) == 2
     assert said in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_labels_that_the_catalogue_lacks_are_kept_left_out_or_refused(
+    pairs: Pairs, table: Path, out: Path, tmp_path: Path, capsys: Said
+) -> None:
+    catalogue = tmp_path / "products.csv"
+    catalogue.write_text("sku,title\n1,Boots\n2,tent\n")
+    given = ("--catalogue", str(catalogue), "--catalogue-id", "sku", "--catalogue-text", "title")
+    content = "query,keyword\nwellies,1\nshelter,TENT\ncap,p99999\nhat,p99999\nrain cap,p7\n"
+    assert pairs(content, *given, *ALL_TRAIN) == 0
+    assert lf_xmc.read(out).labels.uids == ("1", "2", "p99999", "p7")
+    other = tmp_path / "other"
+    assert pairs(content, *given, *ALL_TRAIN, "--unknown-label", "drop", out=other) == 0
+    said = "3 rows name 2 labels that the catalogue does not have: they are left out"
+    assert said in capsys.readouterr().out.splitlines()
+    dataset = lf_xmc.read(other)
+    assert dataset.labels.uids == ("1", "2")
+    assert dataset.train.instances.texts == ("wellies", "shelter")
+    refuse, third = ("--unknown-label", "refuse"), tmp_path / "third"
+    assert pairs(content, *given, *ALL_TRAIN, *refuse, out=third) == 2
+    assert f"{table}:4: label id: the catalogue has no label 'p99999'" in capsys.readouterr().err
+    assert pairs(content, *given, *ALL_TRAIN, *refuse, *SKIP, out=third) == 0
+    assert f"3 rows rejected: {third}.rejects.csv" in capsys.readouterr().out
+    assert lf_xmc.read(third).labels.uids == ("1", "2")
+    gone = "query,keyword\ncap,p99999\n"
+    assert pairs(gone, *given, "--unknown-label", "drop", out=tmp_path / "fourth") == 2
+    assert "the catalogue has the label of no row" in capsys.readouterr().err
+    assert pairs(content, "--unknown-label", "drop", out=tmp_path / "fifth") == 2
+    assert "--unknown-label goes with --catalogue" in capsys.readouterr().err
 
 
 def test_what_was_done_is_said(pairs: Pairs, table: Path, out: Path, capsys: Said) -> None:

@@ -16,6 +16,7 @@ from service.core.bundle.manifest import LearnedFacts
 from service.core.changes import Change
 from service.core.errors import InvalidInput
 from service.core.label_log import LabelLog
+from service.core.memory.decay import LEAST_SHARE
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
 from service.core.types import NewLabel
@@ -26,7 +27,7 @@ from tests.support.views import described_rows
 from training.__main__ import app
 from training.datasets.dataset import Dataset, Split, Texts
 from training.datasets.learned.history import History, Moment
-from training.datasets.pair_weights import DAY, SMALLEST
+from training.datasets.pair_weights import DAY
 from training.datasets.train_test_split import is_test
 
 Learn = Callable[..., Dataset]
@@ -252,6 +253,31 @@ def test_clicks_that_the_training_data_holds_are_not_counted_twice(
     assert train(again)["cook outdoors", "stove"] == 2.0  # the bundle's row plus event 3
 
 
+@pytest.mark.parametrize("change", ["weight", "row", "test row", "label", "order"])
+def test_the_digest_of_a_bundle_tells_other_data(
+    trigram_bundle: Bundle, learn: Learn, change: str
+) -> None:
+    """Also data that have all rows of the bundle, and more."""
+    data = with_test(tiny_dataset(), "jogging")
+    bundle = replace(trigram_bundle, manifest=replace(trigram_bundle.manifest, data=data.digest()))
+    learn(bundle=bundle, data=data)
+    train, rows = data.train, np.arange(len(data.train))
+    if change == "weight":
+        other = replace(data, train=replace(train, labels_of=train.labels_of * 2))
+    elif change == "row":
+        texts = replace(train.instances, texts=(*train.instances.texts[:-1], "more"))
+        other = replace(data, train=replace(train, instances=texts))
+    elif change == "test row":
+        other = with_test(data, "jogging", "cooking")
+    elif change == "label":
+        texts = tuple(f"{text}s" for text in data.labels.texts)
+        other = replace(data, labels=replace(data.labels, texts=texts))
+    else:
+        other = replace(data, train=train.select(rows[::-1]))
+    with pytest.raises(InvalidInput, match=r"other rows than those of .*leave --data out"):
+        learn(bundle=bundle, data=other)
+
+
 def test_data_that_the_bundle_was_not_made_from_is_refused(learn: Learn) -> None:
     data = tiny_dataset()
     texts = replace(data.train.instances, texts=("other", *data.train.instances.texts[1:]))
@@ -376,7 +402,23 @@ def test_the_training_rows_and_posted_queries_keep_their_weights(
 def test_a_click_of_long_ago_is_still_a_pair(write: Write, learn: Learn) -> None:
     write(0, click(1, "mud", "boots"))
     write(20_000, click(2, "rain", "boots"))
-    assert weights(learn(half_life=1.0), "mud") == {"boots": SMALLEST}
+    assert weights(learn(half_life=1.0), "mud") == {"boots": LEAST_SHARE}
+
+
+def test_a_click_that_arrives_late_ends_no_newer_one(write: Write, learn: Learn) -> None:
+    write(
+        100,
+        click(1, "mud", "boots", weight=3.0, at=90 * DAY),
+        click(2, "mud", "boots", weight=-1.0, at=80 * DAY),  # before the click
+        click(3, "rain", "boots", weight=-1.0, at=90 * DAY),
+        click(4, "rain", "boots", weight=3.0, at=80 * DAY),  # before it was said to be wrong
+        click(5, "rain", "tent"),
+    )
+    learned = learn()
+    assert weights(learned, "mud") == {"boots": 3.0}
+    assert weights(learned, "rain") == {"tent": 1.0}
+    write(110, click(6, "rain", "boots", weight=2.0, at=100 * DAY))
+    assert weights(learn(), "rain") == {"boots": 2.0, "tent": 1.0}
 
 
 @pytest.mark.parametrize("days", ["0", "-1", "inf", "nan"])

@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from service.core.errors import InvalidData
 from service.core.label_filter import MOST_CHARACTERS, MOST_ENTRIES
 from tests.support.tiny.tables import FORMATS, write_table
 from training.datasets.dataset import Texts
 from training.datasets.tables.catalogue import Catalogue, read_catalogue
+from training.datasets.tables.typed_columns import typed_column
 
 HEADER = ["sku", "title", "price", "brand", "stocked"]
 ROWS = [
@@ -20,8 +23,8 @@ ROWS = [
 ]
 
 
-def read(path: Path, *fields: str, label_id: str | None = "sku") -> Catalogue:
-    return read_catalogue(path, text="title", label_id=label_id, fields=fields)
+def read(path: Path, *fields: str, label_id: str | None = "sku", **options: Any) -> Catalogue:
+    return read_catalogue(path, text="title", label_id=label_id, fields=fields, **options)
 
 
 def written(folder: Path, content: str, ending: str = "csv") -> Path:
@@ -58,7 +61,18 @@ def test_without_ids_the_text_is_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cells", "values"),
     [
-        (["1", "-2.5", " 3e2 "], [1, -2.5, 300.0]),
+        (["1", "-2.5", " 3.5e2 "], [1, -2.5, 350.0]),
+        (["1", "32E4"], ["1", "32E4"]),  # a code
+        (["1", "32E0134"], ["1", "32E0134"]),
+        (["340123451234512345", "7"], ["340123451234512345", "7"]),
+        (["9007199254740993", "7"], ["9007199254740993", "7"]),  # no float is this number
+        (["29.90", "19.95", "5"], [29.9, 19.95, 5]),
+        (["29.9", "19.95"], [29.9, 19.95]),
+        (["3.9", "3.10"], ["3.9", "3.10"]),  # versions
+        (["0.1234567890123456789", "1"], ["0.1234567890123456789", "1"]),
+        (["1,299.00", "1.5"], ["1,299.00", "1.5"]),
+        (["n/a", "1.5"], ["n/a", "1.5"]),
+        (["1.5e999", "1"], ["1.5e999", "1"]),
         (["1", "two"], ["1", "two"]),
         (["0012", "13"], ["0012", "13"]),  # codes, whose zeros count
         (["1_000", "7"], ["1_000", "7"]),
@@ -72,7 +86,7 @@ def test_without_ids_the_text_is_one(tmp_path: Path) -> None:
 def test_the_cells_of_a_column_decide_about_its_type(
     tmp_path: Path, cells: list[str], values: list[Any]
 ) -> None:
-    rows = "".join(f"label {row},{cell}\n" for row, cell in enumerate(["", *cells]))
+    rows = "".join(f'label {row},"{cell}"\n' for row, cell in enumerate(["", *cells]))
     found = read(written(tmp_path, f"title,x\n{rows}"), "x", label_id=None).fields
     assert found is not None
     assert [fields.get("x") for fields in found] == [None, *values]
@@ -100,8 +114,6 @@ def test_lists_and_decimals(tmp_path: Path) -> None:
         ("csv", "sku,title,x\n,a,1\n", ":2: sku: is empty"),
         ("csv", "sku,title,x\n1,a,1\n1,b,1\n", ":3: sku: '1' has the text 'b', but 'a' in line 2"),
         ("csv", "sku,title,x\n1,a,1\n1,A,2\n", ":3: sku: '1' has other fields than in line 2"),
-        ("csv", f"sku,title,x\n1,a,{2**53 + 2}\n", ":2: x: 9007199254740994.0 is no number of at"),
-        ("csv", "sku,title,x\n1,a,1e999\n", ":2: x: inf is no number of at most"),
         ("csv", "sku,title,x\n", ": holds no rows"),
         ("csv", "sku,title,x\n1,a,\n", ": has no value in any row of x"),
         ("csv", f"sku,title,x\n1,a,{'y' * (MOST_CHARACTERS + 1)}\n", ":2: x: a name or a text has"),
@@ -189,6 +201,96 @@ def test_bad_aliases_are_an_error_with_their_line(
     with pytest.raises(InvalidData) as caught:
         read_aliases(path, "x")
     assert str(caught.value).startswith(f"{path}{said}")
+
+
+# Types -----------------------------------------------------------------------------------------
+
+NUMBERS = st.one_of(
+    st.integers(-(10**20), 10**20).map(str),
+    st.decimals(-(10**6), 10**6, places=2).map(str),
+    st.decimals(0, 10, places=1).map(str),
+    st.floats(allow_nan=False).map(str),
+)
+CODES = st.from_regex(r"[0-9]{1,3}([.,Ee-][0-9]{1,4}){0,2}", fullmatch=True)
+WORDS = st.sampled_from(["n/a", "NaN", "true", "FALSE", "Acme", "-", "inf", "1_000", "0x1F", "٣"])
+COLUMNS = st.one_of(
+    st.lists(NUMBERS, min_size=1, max_size=8),
+    st.lists(CODES, min_size=1, max_size=8),
+    st.lists(st.one_of(NUMBERS, CODES, WORDS, st.just("")), min_size=1, max_size=8),
+)
+
+
+@settings(max_examples=300)
+@given(cells=COLUMNS)
+def test_a_number_is_what_its_cell_says_and_what_spoils_numbers_is_named(cells: list[str]) -> None:
+    lines = list(enumerate(cells, start=2))
+    column = typed_column(lines, "x", Path("t.csv"), given=None, are_texts=True)
+    filled = {cell: value for cell, value in zip(cells, column.values, strict=True) if cell}
+    assert [value is None for value in column.values] == [not cell for cell in cells]
+    assert len({*map(type, filled.values())} - {int, float}) <= 1
+    if all(isinstance(value, str) for value in filled.values()):
+        assert all(cell == value for cell, value in filled.items())
+    elif not any(isinstance(value, bool) for value in filled.values()):
+        for cell, value in filled.items():
+            assert Decimal(cell) == Decimal(repr(value)) and abs(value) <= 2**53
+        points = {cell for cell in filled if "." in cell}
+        assert len({filled[cell] for cell in points}) == len(points)  # no two texts are one number
+    for note in column.notes:
+        _, line, _, said = note.split(":", 3)
+        assert said.startswith(f" {cells[int(line) - 2]!r} ") and "--field-type x=number" in said
+
+
+@given(
+    prices=st.lists(st.integers(0, 10**9), min_size=1, max_size=9),
+    places=st.integers(1, 4),
+    whole=st.booleans(),
+)
+def test_prices_with_as_many_decimals_are_numbers(
+    prices: list[int], places: int, whole: bool
+) -> None:
+    cells = [f"{price / 10**places:.{places}f}" for price in prices] + ["199"] * whole
+    lines = list(enumerate(cells))
+    column = typed_column(lines, "x", Path("t.csv"), given=None, are_texts=True)
+    assert column.values == list(map(float, cells)) and not column.notes
+
+
+def test_a_type_may_be_given(tmp_path: Path) -> None:
+    path = written(tmp_path, "title,x,y\na,0012,3\nb,n/a,4\nc,NaN,\nd,.5,true\n")
+    catalogue = read(path, "x", "y", label_id=None, types={"x": "number", "y": "string"})
+    assert catalogue.fields == ({"x": 12, "y": "3"}, {"y": "4"}, {}, {"x": 0.5, "y": "true"})
+    assert catalogue.notes == (f"{path}:3: x: 'n/a' is taken for an empty cell (2 such cells)",)
+    lines = '{"title": "a", "x": 3.5}\n{"title": "b", "x": "4"}\n{"title": "c", "x": true}\n'
+    path = written(tmp_path, lines, "jsonl")
+    catalogue = read(path, "x", label_id=None, types={"x": "string"})
+    assert catalogue.fields == ({"x": "3.5"}, {"x": "4"}, {"x": "true"})
+    for type_, said in (
+        ("number", ":3: x: 'True' is no number"),
+        ("boolean", ":1: x: '3.5' is ne"),
+    ):
+        with pytest.raises(InvalidData, match=said):
+            read(path, "x", label_id=None, types={"x": type_})
+    assert read(path, "x", label_id=None).notes == (
+        f"{path}:1: x: '3.5' is a number, but values differ (1 number, 1 string, 1 boolean); no"
+        " filter finds all of them; --field-type x=TYPE makes them alike",
+    )
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ("1,299.00", "'1,299.00' is no number; write it without separators of thousands"),
+        ("1 299", "write it without separators"),
+        ("29,90", "'29,90' is no number$"),
+        ("9" * 18, f"{'9' * 18} is no number of at most 9,007,199,254,740,992 in size"),
+        ("1e999", "1e999 is no number of at most"),
+    ],
+)
+def test_a_cell_that_is_not_of_the_type_given_is_an_error(
+    tmp_path: Path, cell: str, said: str
+) -> None:
+    path = written(tmp_path, f'title,x\na,5\nb,"{cell}"\n')
+    with pytest.raises(InvalidData, match=f":3: x: .*{said}"):
+        read(path, "x", label_id=None, types={"x": "number"})
 
 
 # Names -----------------------------------------------------------------------------------------
