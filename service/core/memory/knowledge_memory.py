@@ -29,7 +29,7 @@ from service.core.memory.rule_table import RuleTable, bytes_of_rule
 from service.core.memory.shards import Scope, Shards
 from service.core.memory.view import View
 from service.core.rules import Rule
-from service.core.tenant import Tenant
+from service.core.tenant import NAMESPACE_END, Tenant
 from service.core.text_identity import IdentityLookup
 from service.core.types import NewInstance, NewItem
 
@@ -71,6 +71,7 @@ class KnowledgeMemory:
                     base_details=bundle.label_details,
                     base_identities=IdentityLookup(bundle.label_texts),
                     columns=bundle.labels,
+                    namespaced=bundle.label_ids.contains(NAMESPACE_END),
                     fields=LabelFields.of(bundle.label_details.filled()),
                 ),
                 ownership=RowOwnership.of_bundle(bundle),
