@@ -12,7 +12,7 @@ applies both alike. To add a kind of write, add a class here, list it in `Change
 | `DeleteLabel`    | `label.delete`    | `id`                                | none              |
 | `PutInstance`    | `instance.put`    | `query`, `labels` (ids), `weight`,  | [1, d]            |
 |                  |                   | `at`                                |                   |
-| `DeleteInstance` | `instance.delete` | `query`, `labels` (ids)             | none              |
+| `DeleteInstance` | `instance.delete` | `query`, `labels` (ids), `trained` | none              |
 | `PutItem`        | `item.put`        | `id`, `text`                        | [1, d]            |
 | `DeleteItem`     | `item.delete`     | `id`                                | none              |
 | `PutRule`        | `rule.put`        | what `Rule.document` returns        | none              |
@@ -20,9 +20,9 @@ applies both alike. To add a kind of write, add a class here, list it in `Change
 | `UseBundle`      | `bundle.use`      | `bundle`, `configured`              | none              |
 
 An instance's `weight` and a label's `boost` are left out if they are 1, and times and `aliases` if
-there are none. A weight is less than 0 for negative pairs. All vectors are the encoder's. The
-memory fuses a query with the items that it holds at this point of the log, so a replay finds the
-same items.
+there are none, and `trained` if it is false. A weight is less than 0 for negative pairs. All
+vectors are the encoder's. The memory fuses a query with the items that it holds at this point of
+the log, so a replay finds the same items.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class PutInstance:
     """Add a query with the labels that it was clicked for, or rejected. Its vectors are [1, d].
 
     A label that is unknown gets no vote, as the bundle may have changed since the write was logged.
-    If a label was clicked for the same query before, the weight of this click replaces the old one.
+    If a label was clicked for the same query before, the weight of this click replaces the old one,
+    unless that click has a later time.
     With a weight below 0 (a negative pair), the query votes against its labels.
     """
 
@@ -177,10 +178,10 @@ class DeleteLabel(ChangeWithoutTexts):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeleteInstance(ChangeWithoutTexts):
-    """Forget that exactly this query leads to these labels, whoever taught it.
+    """Take back the clicks and negative pairs of exactly this query and these labels.
 
-    Unlearned are clicks and negative pairs, queries posted with a label, and rows of the training
-    data. A pair that the memory does not hold changes nothing.
+    With `trained`, the pairs are also removed from the training data's rows, and the query from the
+    `queries` of the labels. A pair that the memory does not hold changes nothing.
     """
 
     kind: ClassVar[str] = "instance.delete"
@@ -188,12 +189,19 @@ class DeleteInstance(ChangeWithoutTexts):
 
     query: str
     labels: tuple[str, ...]
+    trained: bool = False
+
+    def body(self) -> Mapping[str, Any]:
+        """Return what the label log stores."""
+        pairs = {"query": self.query, "labels": self.labels}
+        return {**pairs, "trained": True} if self.trained else pairs
 
     @classmethod
     def from_event(cls, event: Event, vectors_of: VectorsOf | None = None) -> Self:
         """Read the change back; raises KeyError or TypeError for a wrong body."""
         query, labels = event.body["query"], tuple(event.body["labels"])
-        return cls(sequence=event.sequence, query=query, labels=labels)
+        trained = event.body.get("trained", False) is True
+        return cls(sequence=event.sequence, query=query, labels=labels, trained=trained)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

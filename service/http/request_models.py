@@ -469,7 +469,12 @@ class UnlearnedBody(StrictModel):
 class UnlearnBody(StrictModel):
     """The body of DELETE /instances."""
 
-    instances: list[Any] = Field(min_length=1, description="The pairs to unlearn.")
+    instances: list[Any] = Field(min_length=1, description="The pairs to take back or unlearn.")
+    trained: bool = Field(
+        False,
+        description="Whether the pairs are also unlearned from the training data and from the"
+        " `queries` of the labels. Without it, exactly what POST /instances learned is taken back.",
+    )
     unknown: Literal["refuse", "skip"] = Field(
         "refuse",
         description="What becomes of labels that do not exist: `refuse` the whole request, or"

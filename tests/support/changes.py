@@ -46,6 +46,10 @@ def click(
 
 
 def unlearn(sequence: int, query: str, *labels: str) -> DeleteInstance:
+    return DeleteInstance(sequence=sequence, query=query, labels=labels, trained=True)
+
+
+def take_back(sequence: int, query: str, *labels: str) -> DeleteInstance:
     return DeleteInstance(sequence=sequence, query=query, labels=labels)
 
 

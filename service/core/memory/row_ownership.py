@@ -14,7 +14,7 @@ import numpy as np
 from rpds import HashTrieMap, HashTrieSet
 
 from service.core.bundle.bundle import Bundle
-from service.core.memory.decay import PLAIN, Vote
+from service.core.memory.decay import NEVER, PLAIN, Vote
 from service.core.memory.label_table import LabelTable
 from service.core.types import Rows
 
@@ -32,11 +32,33 @@ class Click:
     columns: tuple[int, ...]
     votes: VotesByColumn
 
+    def after(self, columns: Collection[int], vote: Vote) -> Click:
+        """Return the same row after a click on some columns.
+
+        A column whose vote has a later hour keeps it: clicks may arrive in any order.
+        """
+        voted, votes = set(self.columns), dict(self.votes)
+        for column in columns:
+            known = votes.get(column, PLAIN)
+            if column in voted and NEVER not in (known.hour, vote.hour) and known.hour > vote.hour:
+                continue
+            voted.add(column)
+            votes[column] = vote
+        special = {column: one for column, one in votes.items() if one != PLAIN}
+        return replace(self, columns=tuple(sorted(voted)), votes=special or ALL_PLAIN)
+
+    def is_like(self, other: Click) -> bool:
+        """Return whether the votes are those of another row."""
+        return set(self.columns) == set(other.columns) and self.votes == other.votes
+
     def without(self, columns: Collection[int]) -> Click:
         """Return the same row without its votes for some columns."""
         kept = tuple(column for column in self.columns if column not in columns)
         votes = {column: vote for column, vote in self.votes.items() if column not in columns}
         return Click(row=self.row, columns=kept, votes=votes or ALL_PLAIN)
+
+
+NO_CLICK = Click(row=-1, columns=(), votes=ALL_PLAIN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,15 +124,17 @@ class RowOwnership:
             return posted
         return (bundle.instances + column, *bundle.label_details.at(column).rows)
 
+    def click(self, query: str) -> Click:
+        """Return the row and the votes of a posted query, `NO_CLICK` for any other."""
+        return self.clicks.get(query, NO_CLICK)
+
     def votes_of(self, query: str) -> tuple[int, ...]:
         """Return the columns that a posted query votes for."""
-        click = self.clicks.get(query)
-        return click.columns if click else ()
+        return self.click(query).columns
 
     def special_votes_of(self, query: str) -> VotesByColumn:
         """Return a posted query's votes that are not plain, by column."""
-        click = self.clicks.get(query)
-        return click.votes if click else ALL_PLAIN
+        return self.click(query).votes
 
     def queries_for(self, column: int) -> VotingQueries:
         """Return the posted queries that vote for a column."""

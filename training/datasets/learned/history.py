@@ -120,7 +120,7 @@ class ClickCounts:
             self._add_clicks(change.instance, row)
         elif isinstance(change, DeleteInstance):
             self._forget(change.query, change.labels)
-            if row.sequence > self.held:
+            if change.trained and row.sequence > self.held:
                 self.unlearned.update((change.query, label) for label in change.labels)
         elif isinstance(change, PutLabel):
             self._see(change.label.queries, row)
