@@ -11,7 +11,7 @@ applies both alike. To add a kind of write, add a class here, list it in `Change
 |                  |                   | `expires_at`, `boost`               | this order        |
 | `DeleteLabel`    | `label.delete`    | `id`                                | none              |
 | `PutInstance`    | `instance.put`    | `query`, `labels` (ids), `weight`,  | [1, d]            |
-|                  |                   | `at`                                |                   |
+|                  |                   | `at`, `clicks`                      |                   |
 | `DeleteInstance` | `instance.delete` | `query`, `labels` (ids), `trained` | none              |
 | `PutItem`        | `item.put`        | `id`, `text`                        | [1, d]            |
 | `DeleteItem`     | `item.delete`     | `id`                                | none              |
@@ -19,10 +19,10 @@ applies both alike. To add a kind of write, add a class here, list it in `Change
 | `DeleteRule`     | `rule.delete`     | `id`, `tenant`                      | none              |
 | `UseBundle`      | `bundle.use`      | `bundle`, `configured`              | none              |
 
-An instance's `weight` and a label's `boost` are left out if they are 1, and times and `aliases` if
-there are none, and `trained` if it is false. A weight is less than 0 for negative pairs. All
-vectors are the encoder's. The memory fuses a query with the items that it holds at this point of
-the log, so a replay finds the same items.
+An instance's `weight` and a label's `boost` are left out if they are 1, times, `clicks` and
+`aliases` if there are none, and `trained` if it is false. A weight is less than 0 for negative
+pairs. All vectors are the encoder's. The memory fuses a query with the items that it holds at this
+point of the log, so a replay finds the same items.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ class PutInstance:
 
     A label that is unknown gets no vote, as the bundle may have changed since the write was logged.
     If a label was clicked for the same query before, the weight of this click replaces the old one,
-    unless that click has a later time.
+    unless that click has a later time. With `clicks`, they are added instead.
     With a weight below 0 (a negative pair), the query votes against its labels.
     """
 
     kind: ClassVar[str] = "instance.put"
-    summary: ClassVar[tuple[str, ...]] = ("query", "labels", "weight", "at")
+    summary: ClassVar[tuple[str, ...]] = ("query", "labels", "weight", "at", "clicks")
 
     sequence: int
     instance: NewInstance
@@ -100,9 +100,7 @@ class PutInstance:
         body = asdict(self.instance)
         if self.instance.weight == 1.0:
             del body["weight"]  # most clicks weigh 1, so it is not stored
-        if self.instance.at is None:
-            del body["at"]
-        return body
+        return {name: value for name, value in body.items() if value is not None}
 
     @classmethod
     def from_event(cls, event: Event, vectors_of: VectorsOf) -> Self:
@@ -113,9 +111,11 @@ class PutInstance:
         at = event.body.get("at")
         if at is not None and not 0 <= at < MOST_SECONDS:
             raise ValueError(f"a click is from second {at}")
-        instance = NewInstance(
-            query=event.body["query"], labels=tuple(event.body["labels"]), weight=weight, at=at
-        )
+        clicks = event.body.get("clicks")
+        if clicks is not None and not 0 < clicks < math.inf:
+            raise ValueError(f"the event counts {clicks} clicks")
+        query, labels = event.body["query"], tuple(event.body["labels"])
+        instance = NewInstance(query=query, labels=labels, weight=weight, at=at, clicks=clicks)
         return cls(sequence=event.sequence, instance=instance, vectors=vectors_of(instance))
 
 

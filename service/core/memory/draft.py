@@ -203,13 +203,23 @@ class Draft:
 
         If a label is clicked again, the weight and the time of the last click count.
         """
-        query, known = change.instance.query, self.ownership.click(change.instance.query)
-        click = known.after(self.columns(change.instance.labels), vote_of(change.instance))
+        instance, query = change.instance, change.instance.query
+        known, columns = self.ownership.click(query), self.columns(instance.labels)
+        if instance.clicks is None:
+            click = known.after(columns, vote_of(instance))
+        elif columns:
+            scale = self.ownership.trained_scale(query, self._view.bundle)
+            click = known.counted(columns, instance.clicks, hour_of(instance.at), scale)
+        else:
+            return
         if click.is_like(known):
+            if click != known:  # more clicks in the same proportion
+                self.ownership = self.ownership.with_click(query, click)
             return
         if known.columns:
             self._pending.tombstone([known.row])
-        row = self._append_click(query, click, self._fused(change.vectors[:1])[0])
+        vector = self._fused(change.vectors[:1])[0]
+        row = self._append_click(query, click, vector, origin=click.origin)
         self.ownership = self.ownership.with_click(query, replace(click, row=row))
 
     @_apply.register
@@ -222,7 +232,7 @@ class Draft:
         click = self.ownership.click(query)
         posted = columns.intersection(click.columns)
         if posted:
-            remaining = self._replaced(query, click, posted)
+            remaining = self._replaced(query, click, posted, origin=click.origin)
             self.ownership = self.ownership.without_votes(query, posted, remaining)
         if change.trained:
             self._unlearn(query, columns, change.sequence)

@@ -220,7 +220,8 @@ def bytes_of_item(item: Posted, *, dimension: int) -> int:
     if isinstance(item, NewItem):
         return bytes_of_memory_item(item.id, item.text, dimension=dimension)
     if isinstance(item, NewInstance):
-        votes, special = len(item.labels), vote_of(item) != PLAIN
+        votes = len(item.labels)
+        special = vote_of(item) != PLAIN or item.clicks is not None
         return bytes_of_row(item.query, votes=votes, dimension=dimension, special=special)
     texts = (item.text, *item.aliases, *item.queries)
     rows = sum(bytes_of_row(text, votes=1, dimension=dimension) for text in texts)

@@ -283,7 +283,12 @@ class PostInstances:
 
     @staticmethod
     def _known(draft: Draft, instance: NewInstance) -> bool:
-        """Return whether the query already votes for all these labels as this click does."""
+        """Return whether the query already votes for all these labels as this click does.
+
+        Clicks that are counted always change something.
+        """
+        if instance.clicks is not None:
+            return False
         known = draft.ownership.click(instance.query)
         return known.after(draft.columns(instance.labels), vote_of(instance)).is_like(known)
 

@@ -269,7 +269,8 @@ class Histories(RuleBasedStateMachine):
         clicked = self.memory.view.ownership.click(query)
         labels = [one for one in labels if self.column(one) not in clicked.columns]
         before, held = self.kept[-1]
-        self.apply([click(self.next, query, *labels, weight=weight, at=at)])
+        self.put_instance(query, labels, weight, at)
+        self.oracle.unlearn(query, *labels, trained=False)
         self.apply([take_back(self.next, query, *labels)])
         view = self.memory.view
         assert self.held(view) == held

@@ -138,7 +138,8 @@ class ClickCounts:
 
     def _add_clicks(self, instance: NewInstance, row: Any) -> None:
         at = row.written if instance.at is None else instance.at
-        query, weight = instance.query, instance.weight * self._share(at)
+        count = instance.weight if instance.clicks is None else instance.clicks
+        query, weight = instance.query, count * self._share(at)
         if weight < 0:
             self._forget(query, instance.labels)
         elif self.since.is_reached(row):

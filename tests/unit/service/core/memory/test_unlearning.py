@@ -117,7 +117,8 @@ def test_only_exactly_this_query_is_unlearned(memory: KnowledgeMemory, query: st
 def test_what_the_memory_has_learned_of_a_query(memory: KnowledgeMemory) -> None:
     draft = memory.draft()
     draft.apply([put(1, KAYAK), click(2, TWO, "lamp", weight=-1.0)])
-    assert draft.learned(TWO, ["tent", "shoes", "lamp", "no such"], trained=True) == ("shoes", "lamp")
+    labels = ["tent", "shoes", "lamp", "no such"]
+    assert draft.learned(TWO, labels, trained=True) == ("shoes", "lamp")
     assert draft.learned("paddle", ["kayak", "tent"], trained=True) == ("kayak",)
     draft.apply([unlearn(3, TWO, "shoes")])
     assert draft.learned(TWO, ["shoes", "boots"], trained=True) == ("boots",)
