@@ -224,3 +224,34 @@ def test_a_sign_is_only_given_by_negative(
     service: LocalService, more: dict[str, Any], field: str
 ) -> None:
     assert_problem(learn(service, pair(QUERY, "lamp", **more)), 422, field=field)
+
+
+# Counted clicks --------------------------------------------------------------------------
+
+
+def test_counted_clicks_add_up_and_survive_a_restart(serve: Callable[..., LocalService]) -> None:
+    service = serve()
+    for count in (3, 6):
+        learn(service, pair("rowing", "tent", clicks=count)).raise_for_status()
+    learn(service, pair("rowing", "lamp", clicks=1)).raise_for_status()
+    for _ in range(2):
+        weights = [clicked(service, one)["weights"]["rowing"] for one in ("tent", "lamp")]
+        assert weights == pytest.approx([1.8, 0.2])
+        service.engine.close()
+        service = serve()
+    assert take_back(service, pair("rowing", "tent", "lamp")).json()["unlearned"] == 2
+    assert clicked(service, "tent")["total"] == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"clicks": 0}, {"clicks": -1}, {"clicks": 1e10}, {"clicks": "1"}]
+)
+def test_wrong_counts_are_refused(service: LocalService, wrong: dict[str, Any]) -> None:
+    assert_problem(learn(service, pair(QUERY, "lamp", **wrong)), 422, field="instances.0.clicks")
+
+
+@pytest.mark.parametrize("other", [{"weight": 2.0}, {"negative": True}])
+def test_a_count_is_given_alone(service: LocalService, other: dict[str, Any]) -> None:
+    refused = learn(service, pair(QUERY, "lamp", clicks=1, **other))
+    problem = assert_problem(refused, 422)
+    assert "`clicks` cannot be given together" in problem["errors"][0]["message"]

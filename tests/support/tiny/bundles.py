@@ -130,6 +130,7 @@ def write_whole_bundle(target: Path, **options: Any) -> Path:
     """Write a bundle with every optional part."""
     weights = [1.0, 0.5, 1.5, 1.0, 0.5, 1.5, 1.0, 1.0, 1.0]
     parts = {"novel": 0, "items": ITEMS, "reranked": 4, "vote_weights": weights}
+    parts |= {"vote_clicks": np.linspace(0.5, 9, len(INSTANCES))}
     parts |= {"hubs": np.linspace(-0.1, 0.1, len(INSTANCES) + len(LABELS))}
     return make_bundle(target, **parts, version=7, log="0f" * 16, **options)
 
