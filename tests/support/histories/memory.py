@@ -276,7 +276,7 @@ class Histories(RuleBasedStateMachine):
         assert self.held(view) == held
         if not clicked.columns:
             assert alive_rows(view).tolist() == alive_rows(before).tolist()
-            assert answers(view) == answers(before)
+            assert ask(view, 0.3, words=0.3) == ask(before, 0.3, words=0.3)
 
     def column(self, label_id: str) -> int | None:
         return self.memory.view.labels.column(label_id)
