@@ -37,10 +37,10 @@ from service.core.index.protocol import Segment, batches
 from service.core.items.fusion import OnnxFusion, fused
 from service.core.items.item_memory import ItemMemory
 from service.core.processes.ray_cluster import Cluster
-from service.core.types import Floats, Halves, Role, Spelling
+from service.core.types import Floats, Halves, Role, Rows, Spelling
 from training.checkpoints.trained_texts import TrainedTexts
 from training.datasets.dataset import Dataset
-from training.datasets.pair_weights import Relevance, vote_weights, with_relevance
+from training.datasets.pair_weights import Relevance, vote_clicks, vote_weights, with_relevance
 from training.progress import Report, stages
 from training.reduction import (
     REPRESENTATIVE,
@@ -174,6 +174,7 @@ def export_bundle(
     """
     check_options(options, dataset, target)
     digest = dataset.digest()
+    summed = dataset.train.labels_of  # of the clicks, before another scale
     dataset = with_relevance(dataset, options.relevance)
     work = work_folder(target)
     work.mkdir(parents=True, exist_ok=True)
@@ -185,7 +186,7 @@ def export_bundle(
             counted = _counted(report, "fuse instances with items", total=rows)
             fuse_instances(keys[:rows], items, progress=counted)
         options = replace(options, predictor=_predictor(encoder, dataset, keys, options, report))
-        content = _content(encoder, dataset, keys, options, target.name)
+        content = _content(encoder, dataset, keys, options, target.name, summed)
         content = replace(content, items=items, data=digest)
         if any(dataset.label_aliases or ()):
             aliases = _alias_keys(encoder, dataset, work, options, report)
@@ -325,7 +326,7 @@ def with_aliases(
     """
     first, hubs, weights = len(content.instance_texts), content.hubs, content.vote_weights
     columns = np.repeat(np.arange(len(aliases), dtype=np.int32), list(map(len, aliases)))
-    count = len(columns)
+    count, clicks = len(columns), content.vote_clicks
     return replace(
         content,
         keys=np.concatenate([content.keys[:first], keys, content.keys[first:]]),
@@ -333,6 +334,7 @@ def with_aliases(
         indices=np.concatenate([content.indices, columns]),
         instance_texts=[*content.instance_texts, *chain.from_iterable(aliases)],
         vote_weights=None if weights is None else np.pad(weights, (0, count), constant_values=1),
+        vote_clicks=None if clicks is None else np.pad(clicks, (0, count), constant_values=1),
         hubs=None if hubs is None else np.insert(hubs, first, np.zeros(count, np.float16)),
         aliases=np.arange(first, first + count),
     )
@@ -362,9 +364,15 @@ def _counted(report: Report, step: str, *, total: int) -> Callable[[int], None]:
 
 
 def _content(
-    encoder: ExportedEncoder, dataset: Dataset, keys: Halves, options: BundleOptions, name: str
+    encoder: ExportedEncoder,
+    dataset: Dataset,
+    keys: Halves,
+    options: BundleOptions,
+    name: str,
+    summed: csr_matrix,
 ) -> BundleContent:
-    kept, votes, texts = _reduced(keys, dataset, options)
+    """Return what the bundle holds; `summed` [N, L] are the pairs' clicks."""
+    kept, votes, texts, rows = _reduced(keys, dataset, options)
     parity = encoder.description.parity
     share = options.predictor.hubs
     hubs = penalties(hubness(kept, instances=len(texts)), share=share) if share else None
@@ -378,6 +386,7 @@ def _content(
         indptr=votes.indptr,
         indices=votes.indices,
         vote_weights=vote_weights(votes),
+        vote_clicks=vote_clicks(summed[rows]),
         hubs=hubs,
         instance_texts=texts,
         label_ids=dataset.labels.uids,
@@ -431,16 +440,16 @@ def _measured(
 
 def _reduced(
     keys: Halves, dataset: Dataset, options: BundleOptions
-) -> tuple[Halves, csr_matrix, Sequence[str]]:
+) -> tuple[Halves, csr_matrix, Sequence[str], Rows]:
     """Reduce the N instances to the m that `options` keeps; all L labels are kept.
 
-    Returns the keys [m + L, d], and the instances' votes [m, L] and texts [m].
+    Returns the keys [m + L, d], and the instances' votes [m, L], texts [m] and rows [m].
     """
     count, votes, texts = len(dataset.train), dataset.train.labels_of, dataset.train.instances.texts
     if options.instances == 1.0:
-        return keys, votes, texts
+        return keys, votes, texts, np.arange(count)
     vectors: Floats = keys.astype(np.float32)
     memory = WholeMemory(instances=vectors[:count], labels_of=votes, labels=vectors[count:])
     [rows] = representative_rows(memory, shares=[options.instances]).values()
     kept = np.append(rows, np.arange(count, len(keys)))
-    return keys[kept], votes[rows], [texts[row] for row in rows.tolist()]
+    return keys[kept], votes[rows], [texts[row] for row in rows.tolist()], rows

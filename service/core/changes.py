@@ -11,18 +11,18 @@ applies both alike. To add a kind of write, add a class here, list it in `Change
 |                  |                   | `expires_at`, `boost`               | this order        |
 | `DeleteLabel`    | `label.delete`    | `id`                                | none              |
 | `PutInstance`    | `instance.put`    | `query`, `labels` (ids), `weight`,  | [1, d]            |
-|                  |                   | `at`                                |                   |
-| `DeleteInstance` | `instance.delete` | `query`, `labels` (ids)             | none              |
+|                  |                   | `at`, `clicks`                      |                   |
+| `DeleteInstance` | `instance.delete` | `query`, `labels` (ids), `trained` | none              |
 | `PutItem`        | `item.put`        | `id`, `text`                        | [1, d]            |
 | `DeleteItem`     | `item.delete`     | `id`                                | none              |
 | `PutRule`        | `rule.put`        | what `Rule.document` returns        | none              |
 | `DeleteRule`     | `rule.delete`     | `id`, `tenant`                      | none              |
 | `UseBundle`      | `bundle.use`      | `bundle`, `configured`              | none              |
 
-An instance's `weight` and a label's `boost` are left out if they are 1, and times and `aliases` if
-there are none. A weight is less than 0 for negative pairs. All vectors are the encoder's. The
-memory fuses a query with the items that it holds at this point of the log, so a replay finds the
-same items.
+An instance's `weight` and a label's `boost` are left out if they are 1, times, `clicks` and
+`aliases` if there are none, and `trained` if it is false. A weight is less than 0 for negative
+pairs. All vectors are the encoder's. The memory fuses a query with the items that it holds at this
+point of the log, so a replay finds the same items.
 """
 
 from __future__ import annotations
@@ -83,12 +83,13 @@ class PutInstance:
     """Add a query with the labels that it was clicked for, or rejected. Its vectors are [1, d].
 
     A label that is unknown gets no vote, as the bundle may have changed since the write was logged.
-    If a label was clicked for the same query before, the weight of this click replaces the old one.
+    If a label was clicked for the same query before, the weight of this click replaces the old one,
+    unless that click has a later time. With `clicks`, they are added instead.
     With a weight below 0 (a negative pair), the query votes against its labels.
     """
 
     kind: ClassVar[str] = "instance.put"
-    summary: ClassVar[tuple[str, ...]] = ("query", "labels", "weight", "at")
+    summary: ClassVar[tuple[str, ...]] = ("query", "labels", "weight", "at", "clicks")
 
     sequence: int
     instance: NewInstance
@@ -99,9 +100,7 @@ class PutInstance:
         body = asdict(self.instance)
         if self.instance.weight == 1.0:
             del body["weight"]  # most clicks weigh 1, so it is not stored
-        if self.instance.at is None:
-            del body["at"]
-        return body
+        return {name: value for name, value in body.items() if value is not None}
 
     @classmethod
     def from_event(cls, event: Event, vectors_of: VectorsOf) -> Self:
@@ -112,9 +111,11 @@ class PutInstance:
         at = event.body.get("at")
         if at is not None and not 0 <= at < MOST_SECONDS:
             raise ValueError(f"a click is from second {at}")
-        instance = NewInstance(
-            query=event.body["query"], labels=tuple(event.body["labels"]), weight=weight, at=at
-        )
+        clicks = event.body.get("clicks")
+        if clicks is not None and not 0 < clicks < math.inf:
+            raise ValueError(f"the event counts {clicks} clicks")
+        query, labels = event.body["query"], tuple(event.body["labels"])
+        instance = NewInstance(query=query, labels=labels, weight=weight, at=at, clicks=clicks)
         return cls(sequence=event.sequence, instance=instance, vectors=vectors_of(instance))
 
 
@@ -177,10 +178,10 @@ class DeleteLabel(ChangeWithoutTexts):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeleteInstance(ChangeWithoutTexts):
-    """Forget that exactly this query leads to these labels, whoever taught it.
+    """Take back the clicks and negative pairs of exactly this query and these labels.
 
-    Unlearned are clicks and negative pairs, queries posted with a label, and rows of the training
-    data. A pair that the memory does not hold changes nothing.
+    With `trained`, the pairs are also removed from the training data's rows, and the query from the
+    `queries` of the labels. A pair that the memory does not hold changes nothing.
     """
 
     kind: ClassVar[str] = "instance.delete"
@@ -188,12 +189,19 @@ class DeleteInstance(ChangeWithoutTexts):
 
     query: str
     labels: tuple[str, ...]
+    trained: bool = False
+
+    def body(self) -> Mapping[str, Any]:
+        """Return what the label log stores."""
+        pairs = {"query": self.query, "labels": self.labels}
+        return {**pairs, "trained": True} if self.trained else pairs
 
     @classmethod
     def from_event(cls, event: Event, vectors_of: VectorsOf | None = None) -> Self:
         """Read the change back; raises KeyError or TypeError for a wrong body."""
         query, labels = event.body["query"], tuple(event.body["labels"])
-        return cls(sequence=event.sequence, query=query, labels=labels)
+        trained = event.body.get("trained", False) is True
+        return cls(sequence=event.sequence, query=query, labels=labels, trained=trained)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

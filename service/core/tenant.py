@@ -13,12 +13,22 @@ from dataclasses import dataclass
 
 from service.core.errors import InvalidInput, echoed
 
-_SEPARATOR = "::"
+NAMESPACE_END = "::"
+_ESCAPED = str.maketrans({"\\": "\\\\", ":": "\\:"})
+
+
+def namespace(*owners: str) -> str:
+    r"""Return the beginning of all names that belong to some owners, such as `acme::sku-7`.
+
+    In the owners' own names, `\` and `:` are escaped by a `\`. So among names with equally many
+    owners, no two owners share one, whatever the characters.
+    """
+    return "".join(owner.translate(_ESCAPED) + NAMESPACE_END for owner in owners)
 
 
 @dataclass(frozen=True)
 class Tenant:
-    """The labels whose `field` is `value`.
+    """The labels whose `field`, a name without "=", is `value`.
 
     If it is a list with the value, the label is found by several tenants, and changed by none.
     """
@@ -30,29 +40,44 @@ class Tenant:
     def parse(cls, text: str) -> Tenant:
         """Parse `FIELD=VALUE`; raises `InvalidInput`."""
         field, equal, value = text.partition("=")
-        if not (field and equal and value) or _SEPARATOR in text:
-            raise InvalidInput(
-                f"{echoed(text)} is no tenant: write FIELD=VALUE, without {_SEPARATOR!r}",
-                field="tenant",
-            )
+        if not (field and equal and value):
+            raise InvalidInput(f"{echoed(text)} is no tenant: write FIELD=VALUE", field="tenant")
         return cls(field, value)
 
     def __str__(self) -> str:
         """Return the text that `parse` reads."""
         return f"{self.field}={self.value}"
 
+    @classmethod
+    def named_in(cls, metadata: Mapping[str, object]) -> Iterator[Tenant]:
+        """Yield every tenant that would find a label with this metadata, whether it exists."""
+        for field, value in metadata.items():
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, str):
+                    yield cls(field, one)
+
     def owns(self, metadata: Mapping[str, object]) -> bool:
         """Return whether a label with this metadata is the tenant's alone."""
         return metadata.get(self.field) == self.value
 
+    def finds(self, metadata: Mapping[str, object]) -> bool:
+        """Return whether a label with this metadata is the tenant's, perhaps not alone."""
+        value = metadata.get(self.field)
+        return self.value in value if isinstance(value, tuple) else value == self.value
+
     def stored_id(self, label_id: str) -> str:
         """Return the id under which a label that the tenant posts is stored."""
-        return f"{self}{_SEPARATOR}{label_id}"
+        return namespace(str(self)) + label_id
 
     def stored_ids(self, label_id: str) -> Iterator[str]:
         """Yield the ids under which the tenant's label of this id may be stored."""
         yield self.stored_id(label_id)
         yield label_id
+
+    def other_id(self, stored_id: str) -> str:
+        """Return the other one of two stored ids that the tenant knows as the same id."""
+        own = self.stored_id("")
+        return stored_id.removeprefix(own) if stored_id.startswith(own) else own + stored_id
 
     def shown_id(self, stored_id: str) -> str:
         """Return a stored id as the tenant knows it."""

@@ -207,13 +207,15 @@ class NewInstance:
     """A posted query with the labels clicked for it. A `weight` of 1 equals a trained vote.
 
     The query votes against its labels if the weight is less than 0. The weight decays from the time
-    `at`, Unix seconds; without a time it does not.
+    `at`, Unix seconds; without a time it does not. With `clicks`, so many are added to the query's
+    earlier ones, and the memory computes the weight.
     """
 
     query: str
     labels: tuple[str, ...]
     weight: float = 1.0
     at: float | None = None
+    clicks: float | None = None
 
     @property
     def vote_weight(self) -> float:

@@ -40,7 +40,7 @@ from service.core.errors import (
     Unauthenticated,
     UnknownHost,
 )
-from service.core.tenant import Tenant
+from service.core.tenant import Tenant, namespace
 
 if TYPE_CHECKING:  # `keymatch key` imports neither
     from starlette.types import Scope
@@ -72,8 +72,8 @@ class ApiKey:
 
     @property
     def client(self) -> str:
-        """The name with the tenant, by which idempotency keys of clients are told apart."""
-        return self.name if self.tenant is None else f"{self.name}@{self.tenant}"
+        """The beginning of the client's idempotency keys, as they are stored."""
+        return namespace(self.name, "" if self.tenant is None else str(self.tenant))
 
 
 ANYONE = ApiKey(name="", scopes=frozenset())  # if neither keys nor tokens are configured

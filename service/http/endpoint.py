@@ -66,10 +66,10 @@ _KEY_HEADER = HEADER.lower().encode()
 Input = TypeVar("Input", bound=BaseModel | None)
 
 
-def request_key(request: Request, body: BaseModel | None, *, key_name: str) -> RequestKey | None:
+def request_key(request: Request, body: BaseModel | None, *, client: str) -> RequestKey | None:
     """Return the idempotency key of a request, or None.
 
-    Two clients may use the same key, so it is stored with `key_name`, the name of their API key.
+    Two clients may use the same key, so it is stored behind `client` (see `ApiKey.client`).
     Requests with equal paths and equal validated bodies are the same; white space and the order of
     fields do not count. Raises `InvalidInput` if the key is too long or not visible ASCII.
     """
@@ -82,7 +82,7 @@ def request_key(request: Request, body: BaseModel | None, *, key_name: str) -> R
     # The routed path: `request.url.path` lacks tabs, line breaks, and everything after a "?".
     path: str = request.scope["path"]
     digest = hashlib.sha256(path.encode() + b"\0" + content).hexdigest()
-    return RequestKey(key=f"{key_name}:{key}", digest=digest)
+    return RequestKey(key=client + key, digest=digest)
 
 
 def _content(body: BaseModel) -> bytes:
@@ -264,7 +264,7 @@ class EndpointRoute(Route):
         if endpoint.idempotent:
             call.idempotency = await self._side_thread.run_if(
                 hold.size and header(scope, _KEY_HEADER),
-                partial(request_key, request, body, key_name=key.client),
+                partial(request_key, request, body, client=key.client),
             )
         answer = await endpoint.handler(call)
         if isinstance(answer, Response):

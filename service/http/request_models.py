@@ -50,6 +50,7 @@ from service.engine.writing.label_merge import LabelMerge
 from service.settings import Limits
 
 LARGEST_WEIGHT = 1_000  # a click of this weight outvotes hundreds of equally similar queries
+LARGEST_COUNT = 1e9  # clicks in one instance
 SMALLEST_WEIGHT = float(np.finfo(np.float32).tiny)  # a smaller one would become 0 in the values
 MOST_DATE_CHARACTERS = 40
 UNCHANGED = ""  # a date that a merge leaves as it is; null removes it
@@ -402,7 +403,7 @@ class LabelPageQuery(Page):
 class InstanceBody(StrictModel):
     """One instance of POST /instances."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"negative", "at"})
+    later: ClassVar[frozenset[str]] = frozenset({"negative", "at", "clicks"})
 
     query: str = Field(description="The query as it was typed.")
     labels: list[str] = Field(
@@ -430,6 +431,21 @@ class InstanceBody(StrictModel):
         " has, otherwise never.",
     )
 
+    clicks: float | None = Field(
+        None,
+        gt=0,
+        le=LARGEST_COUNT,
+        allow_inf_nan=False,
+        description="Instead of `weight`: so many further clicks on each of these labels. They are"
+        " added to the earlier ones, and compared with the clicks that the query was trained with.",
+    )
+
+    @model_validator(mode="after")
+    def _require_one_measure(self) -> Self:
+        if self.clicks is not None and (self.negative or self.weight != 1.0):
+            raise ValueError("`clicks` cannot be given together with `weight` or `negative`")
+        return self
+
     def to_instance(self) -> NewInstance:
         """Return the instance, without repeated labels; a negative one has a weight below 0."""
         weight = max(self.weight, SMALLEST_WEIGHT)
@@ -438,6 +454,7 @@ class InstanceBody(StrictModel):
             labels=tuple(dict.fromkeys(self.labels)),
             weight=-weight if self.negative else weight,
             at=unix_seconds(self.at),
+            clicks=self.clicks,
         )
 
 
@@ -470,7 +487,12 @@ class UnlearnedBody(StrictModel):
 class UnlearnBody(StrictModel):
     """The body of DELETE /instances."""
 
-    instances: list[Any] = Field(min_length=1, description="The pairs to unlearn.")
+    instances: list[Any] = Field(min_length=1, description="The pairs to take back or unlearn.")
+    trained: bool = Field(
+        False,
+        description="Whether the pairs are also unlearned from the training data and from the"
+        " `queries` of the labels. Without it, exactly what POST /instances learned is taken back.",
+    )
     unknown: Literal["refuse", "skip"] = Field(
         "refuse",
         description="What becomes of labels that do not exist: `refuse` the whole request, or"

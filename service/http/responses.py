@@ -158,7 +158,7 @@ def left_out_answer(written: Written, instances: Sequence[NewInstance]) -> list[
 
 def shown_label(view: View, label_id: str, tenant: Tenant | None) -> ShownLabelAnswer:
     """Return the answer of GET /labels/{label_id} for a tenant; raises `UnknownLabel`."""
-    label = view.labels.of(tenant).require(label_id)
+    label = view.labels.of(tenant).require_shown(label_id)
     return {**label_answer(label), "clicked": _clicks(view, label.index)}
 
 

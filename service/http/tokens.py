@@ -222,8 +222,7 @@ def _client(claims: Mapping[str, Any]) -> ApiKey:
     subject = _text(claims, "sub" if "sub" in claims else "client_id")
     if subject is None:
         raise InvalidToken("this token lacks the claim 'sub', the client's name")
-    # The label log stores idempotency keys with the name. A hash names nobody, and holds no "@" or
-    # ":" that would make two clients look alike.
+    # The label log stores idempotency keys with the name; a hash names nobody.
     name = hashlib.sha256(subject.encode()).hexdigest()
     scopes = frozenset(_scopes(claims)) & frozenset(SCOPES)
     place = _text(claims, "tenant")

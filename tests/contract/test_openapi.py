@@ -147,11 +147,12 @@ def test_labels_documents_its_limits(openapi: dict[str, Any]) -> None:
 
 def test_instances_documents_its_limits(openapi: dict[str, Any]) -> None:
     for method, fields in (
-        ("post", {"query", "labels", "weight", "negative", "at"}),
+        ("post", {"query", "labels", "weight", "negative", "at", "clicks"}),
         ("delete", {"query", "labels"}),
     ):
         schema = request_schema(openapi, "/instances", method=method)
         assert schema["properties"]["unknown"]["enum"] == ["refuse", "skip"]
+        assert ("trained" in schema["properties"]) == (method == "delete")
         instances = schema["properties"]["instances"]
         assert (instances["minItems"], instances["maxItems"]) == (1, 1000)
         instance = resolved(openapi, instances["items"])

@@ -236,7 +236,8 @@ class Client:
         changes = [expected.unlearn(query, labels) for query, labels in pairs.items()]
         instances = [{"query": query, "labels": labels} for query, labels in pairs.items()]
         if instances:
-            self._write("DELETE", "/instances", changes, {"instances": instances})
+            document = {"instances": instances, "trained": True}
+            self._write("DELETE", "/instances", changes, document)
 
     def _put_rules(self) -> None:
         """Put new, changed or unchanged rules. A rule may only be put while its labels exist."""

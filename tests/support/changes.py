@@ -38,14 +38,23 @@ def delete(sequence: int, label_id: str) -> DeleteLabel:
 
 
 def click(
-    sequence: int, query: str, *labels: str, weight: float = 1.0, at: float | None = None
+    sequence: int,
+    query: str,
+    *labels: str,
+    weight: float = 1.0,
+    at: float | None = None,
+    clicks: float | None = None,
 ) -> PutInstance:
     vectors = encode(ENCODER, [query], role=Role.QUERY).astype(np.float16)
-    instance = NewInstance(query=query, labels=labels, weight=weight, at=at)
+    instance = NewInstance(query=query, labels=labels, weight=weight, at=at, clicks=clicks)
     return PutInstance(sequence=sequence, instance=instance, vectors=vectors)
 
 
 def unlearn(sequence: int, query: str, *labels: str) -> DeleteInstance:
+    return DeleteInstance(sequence=sequence, query=query, labels=labels, trained=True)
+
+
+def take_back(sequence: int, query: str, *labels: str) -> DeleteInstance:
     return DeleteInstance(sequence=sequence, query=query, labels=labels)
 
 

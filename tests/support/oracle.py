@@ -119,33 +119,35 @@ class Oracle:
     def click(self, query: str, *labels: str, weight: float = 1.0, at: float | None = None) -> None:
         """Make the query's row vote for all existing labels that were ever clicked for it.
 
-        Each vote has the weight and the hour of the label's last click. A click from an hour before
-        that of the label's known click counts as one that was posted before.
+        Each vote has the weight and the hour of the label's last click, by the clicks' own times.
         """
         present = [label for label in labels if label in self.labels]
         known = self.clicks.get(query)
         before = {label: known.votes.get(label, PLAIN) for label in known.voted} if known else {}
         vote = Vote(weight=weight, hour=hour_of(at))
-        newest = {
-            label: before[label] if vote.hour < before[label].hour < NEVER else vote
-            for label in set(present) & before.keys()
-        }
-        votes = before | dict.fromkeys(present, vote) | newest
+        late = [
+            label
+            for label in present
+            if label in before and NEVER != vote.hour < before[label].hour != NEVER
+        ]
+        votes = before | dict.fromkeys([one for one in present if one not in late], vote)
         if votes != before:
             row = self._row(RowKind.INSTANCE, query, tuple(sorted(votes)))
             self.clicks[query] = replace(row, votes=votes)
 
-    def unlearn(self, query: str, *labels: str) -> None:
-        """Remove the query's votes for the labels, from every row with exactly this text."""
+    def unlearn(self, query: str, *labels: str, trained: bool = True) -> None:
+        """Remove the query's clicks on the labels; if `trained`, its votes from every other row."""
         for label in set(labels) & self.labels.keys():
-            instances = [
-                _without(row, label) if row.text == query else row for row in self.instances
-            ]
-            self.instances = [row for row in instances if row is not None]
             click = self.clicks.pop(query, None)
             remaining = None if click is None else _without(click, label)
             if remaining is not None:
                 self.clicks[query] = remaining
+            if not trained:
+                continue
+            instances = [
+                _without(row, label) if row.text == query else row for row in self.instances
+            ]
+            self.instances = [row for row in instances if row is not None]
             first, *listed = self.labels[label]
             self.labels[label] = (first, *(row for row in listed if row.alias or row.text != query))
 

@@ -78,6 +78,18 @@ def with_relevance(dataset: Dataset, scale: Relevance | None) -> Dataset:
     return replace(dataset, train=replace(train, labels_of=scaled))
 
 
+def vote_clicks(summed: csr_matrix) -> Floats | None:
+    """Return for how many clicks a vote of weight 1 stands in each row [N] of Y, float32.
+
+    It is the mean of the row's summed weights. Returns None if it is 1 in all rows.
+    """
+    counts = np.maximum(np.diff(summed.indptr), 1)
+    means = np.asarray(summed.sum(axis=1, dtype=np.float64)).ravel() / counts
+    means[np.diff(summed.indptr) == 0] = 1.0
+    clicks: Floats = np.clip(means, SMALLEST, LARGEST).astype(np.float32)
+    return None if (clicks == 1.0).all() else clicks
+
+
 def vote_weights(labels_of: csr_matrix) -> Floats | None:
     """Return the weight of each vote in the memory, y / (the mean y of its instance's labels).
 

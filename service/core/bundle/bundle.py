@@ -18,6 +18,8 @@
 |                                 | below 0 for negative pairs; without it every vote weighs 1 |
 | `values/hours.npy`              | in snapshots: int32, the hour since 1970 from which the    |
 |                                 | weight of each vote decays, 2^31 - 1 if it does not        |
+| `values/clicks.npy`             | optional: float32 [N], the clicks for which a vote of      |
+|                                 | weight 1 of the instance stands; without it one            |
 | `hubs.npy`                      | optional: fp16 [N + L], what is subtracted from the        |
 |                                 | similarities of each row, see `index.hubs`                 |
 | `instances/texts.*`             | instance texts, see `text_store`                           |
@@ -81,6 +83,7 @@ KEYS, BASE_SEGMENT = "keys.npy", "segments/base.index"
 PART_ROWS, PART_KEYS, PART_SEGMENT = "rows.npy", "keys.npy", "base.index"
 INDPTR, INDICES = "values/indptr.npy", "values/indices.npy"
 VOTE_WEIGHTS, VOTE_HOURS = "values/weights.npy", "values/hours.npy"
+VOTE_CLICKS = "values/clicks.npy"
 HUBS, RULES = "hubs.npy", "rules.json"
 INSTANCE_TEXTS, CLICKS = "instances/texts", "instances/clicks.npy"
 ALIASES = "instances/aliases.npy"
@@ -110,6 +113,7 @@ class Bundle:
     words: FrozenWords
     vote_weights: Floats | None = None  # of the votes in `indices`; None: every vote weighs 1
     vote_hours: Indices | None = None  # of the votes in `indices`; None: no weight decays
+    vote_clicks: Floats | None = None  # [N]; for how many a weight of 1 stands; None: for one
     hubs: Halves | None = None  # [N + L], subtracted from the rows' similarities; None: nothing is
     novel: NovelFiles | None = None
     items: ItemFiles | None = None
@@ -255,6 +259,11 @@ def open_bundle(
             if VOTE_HOURS in facts.files
             else None
         ),
+        vote_clicks=(
+            mapped(folder / VOTE_CLICKS, np.float32, (memory.instances,))
+            if VOTE_CLICKS in facts.files
+            else None
+        ),
         hubs=mapped(folder / HUBS, np.float16, (memory.rows,)) if facts.predictor.hubs else None,
         instance_texts=TextStore(folder / INSTANCE_TEXTS, count=memory.instances),
         **{
@@ -395,6 +404,9 @@ def _check_numbers(bundle: Bundle) -> None:
         require_within(folder / VOTE_WEIGHTS, bundle.vote_weights, -most, most)
     if bundle.vote_hours is not None:
         require_within(folder / VOTE_HOURS, bundle.vote_hours, 0, 2**31)
+    if bundle.vote_clicks is not None:
+        least = float(np.finfo(np.float32).smallest_subnormal)
+        require_within(folder / VOTE_CLICKS, bundle.vote_clicks, least, np.inf)
     if bundle.hubs is not None:
         require_within(folder / HUBS, bundle.hubs, -MOST_HUBNESS, MOST_HUBNESS)
     for name, rows, stop in (

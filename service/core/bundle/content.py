@@ -33,6 +33,7 @@ from service.core.bundle.bundle import (
     PART_SEGMENT,
     RULES,
     TOKENIZER,
+    VOTE_CLICKS,
     VOTE_HOURS,
     VOTE_WEIGHTS,
     Bundle,
@@ -97,6 +98,7 @@ class BundleContent:
     metrics: dict[str, float]
     vote_weights: Floats | None = None  # of `indices`; None: every vote weighs 1
     vote_hours: Indices | None = None  # of `indices`; None: no weight decays
+    vote_clicks: Floats | None = None  # [N]; for how many a weight of 1 stands; None: for one
     hubs: Halves | None = None  # [N + L], if the predictor's `hubs` are above 0
     clicks: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # posted instances
     # Instance rows that are aliases; the label details name those of each label.
@@ -287,6 +289,8 @@ def _write_rows(content: BundleContent, folder: Path) -> None:
         np.save(folder / VOTE_WEIGHTS, content.vote_weights.astype(np.float32))
     if content.vote_hours is not None:
         np.save(folder / VOTE_HOURS, content.vote_hours.astype(np.int32))
+    if content.vote_clicks is not None:
+        np.save(folder / VOTE_CLICKS, content.vote_clicks.astype(np.float32))
     if content.hubs is not None:
         np.save(folder / HUBS, content.hubs.astype(np.float16))
     for name, rows in ((CLICKS, content.clicks), (ALIASES, content.aliases)):

@@ -13,6 +13,7 @@ The bundle's manifest records the format version and the files' checksums.
 from __future__ import annotations
 
 import codecs
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -100,6 +101,10 @@ class TextStore:
         if place == len(self) or self._raw(position := int(self.order[place])) != wanted:
             return None
         return position
+
+    def contains(self, part: str) -> bool:
+        """Return whether `part` is in any text; it may also be found across two texts."""
+        return re.search(re.escape(part.encode()), self._bytes) is not None
 
     def equal_to(self, text: str, among: Rows) -> Rows:
         """Return the positions of this text among some positions [m].

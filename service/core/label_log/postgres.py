@@ -55,6 +55,9 @@ SELECT pg_advisory_xact_lock(CAST(:key AS bigint)),
             THEN set_config('synchronous_commit', 'on', true) END
 """)
 _NOTIFY = sa.text("SELECT pg_notify(:channel, :newest)")
+# Codes of errors after which another session may succeed: this one is read-only, since its server
+# was demoted, or its server ends, starts, or has ended the session.
+_SESSION_IS_LOST = ("25006", "25P03", "57P01", "57P02", "57P03")
 _SECRETS = ("password", "sslpassword", "passfile", "oauth_client_secret")
 
 RV = TypeVar("RV")
@@ -197,6 +200,12 @@ class _ImpatientConnection(psycopg.Connection[Any]):
             return result
 
 
+def _is_readonly(connection: psycopg.Connection[Any]) -> bool:
+    """Whether the server is a standby or read-only, as it said last; servers before 14 do not."""
+    said = connection.info.parameter_status
+    return "on" in (said("in_hot_standby"), said("default_transaction_read_only"))
+
+
 def _engine(url: sa.URL, *, readonly: bool) -> sa.Engine:
     defaults = {
         "connect_timeout": CONNECT_SECONDS,
@@ -219,9 +228,22 @@ def _engine(url: sa.URL, *, readonly: bool) -> sa.Engine:
         return _ImpatientConnection.connect(*arguments, **options)
 
     @sa.event.listens_for(engine, "connect")
-    def configure(connection: psycopg.Connection[Any], _record: Any) -> None:
+    def configure(connection: psycopg.Connection[Any], record: Any) -> None:
         connection.execute(_LIMITS)
         connection.commit()
+        record.info["readonly"] = _is_readonly(connection)
+
+    # Without these two, sessions of a demoted primary would stay in the pool: they answer the ping.
+    # Such a session fails when it writes, and when it only reads, it misses all new events.
+    @sa.event.listens_for(engine, "checkout")
+    def refuse_demoted(connection: psycopg.Connection[Any], record: Any, _proxy: Any) -> None:
+        if _is_readonly(connection) and not record.info["readonly"]:
+            raise sa.exc.DisconnectionError("this session's server was demoted")
+
+    @sa.event.listens_for(engine, "handle_error")
+    def drop_lost(context: sa.engine.ExceptionContext) -> None:
+        if getattr(context.original_exception, "sqlstate", None) in _SESSION_IS_LOST:
+            context.is_disconnect = True
 
     @sa.event.listens_for(engine, "before_cursor_execute")
     def choose_format(

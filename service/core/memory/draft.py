@@ -28,9 +28,9 @@ from service.core.changes import (
 )
 from service.core.items.fusion import fused
 from service.core.memory.compaction import FAN_OUT, plan_merges, without_dead_rows
-from service.core.memory.decay import NEVER, PLAIN, Vote, hour_of, is_late
+from service.core.memory.decay import NEVER, PLAIN, Vote, hour_of
 from service.core.memory.part import LiveRows, NewRow, RowPart
-from service.core.memory.row_ownership import ALL_PLAIN, Click
+from service.core.memory.row_ownership import Click
 from service.core.memory.view import View
 from service.core.types import Halves, Label, NewInstance, RowKind
 
@@ -204,58 +204,64 @@ class Draft:
         If a label is clicked again, the weight and the time of the last click count. One that
         arrives late counts only for labels without a newer click.
         """
-        query = change.instance.query
-        known, before = self.ownership.clicks.get(query), self.ownership.special_votes_of(query)
-        columns = self._columns(change.instance.labels)
-        vote = vote_of(change.instance)
-        late = {voted for voted, newer in before.items() if is_late(vote, known=newer)}
-        votes = {column: own for column, own in before.items() if column not in columns - late}
-        if vote != PLAIN:
-            votes |= dict.fromkeys(columns - late, vote)
-        if known is not None:
-            columns |= set(known.columns)
-            if columns == set(known.columns) and votes == before:
-                return
-            self._pending.tombstone([known.row])
-        if not columns:
+        instance, query = change.instance, change.instance.query
+        known, columns = self.ownership.click(query), self.columns(instance.labels)
+        if instance.clicks is None:
+            click = known.after(columns, vote_of(instance))
+        elif columns:
+            scale = self.ownership.trained_scale(query, self._view.bundle)
+            click = known.counted(columns, instance.clicks, hour_of(instance.at), scale)
+        else:
             return
-        click = Click(row=-1, columns=tuple(sorted(columns)), votes=votes or ALL_PLAIN)
-        row = self._append_click(query, click, self._fused(change.vectors[:1])[0])
+        if click.is_like(known):
+            if click != known:  # more clicks in the same proportion
+                self.ownership = self.ownership.with_click(query, click)
+            return
+        if known.columns:
+            self._pending.tombstone([known.row])
+        vector = self._fused(change.vectors[:1])[0]
+        row = self._append_click(query, click, vector, origin=click.origin)
         self.ownership = self.ownership.with_click(query, replace(click, row=row))
 
     @_apply.register
     def _delete_instance(self, change: DeleteInstance) -> None:
-        """Remove the query's votes for the labels: training rows, click, queries of the labels.
+        """Remove the query's votes for the labels.
 
         A row that keeps other votes is replaced, because the votes of a row never change.
         """
-        query, columns = change.query, self._columns(change.labels)
+        query, columns = change.query, self.columns(change.labels)
+        click = self.ownership.click(query)
+        posted = columns.intersection(click.columns)
+        if posted:
+            remaining = self._replaced(query, click, posted, origin=click.origin)
+            self.ownership = self.ownership.without_votes(query, posted, remaining)
+        if change.trained:
+            self._unlearn(query, columns, change.sequence)
+
+    def _unlearn(self, query: str, columns: Collection[int], version: int) -> None:
+        """Remove a query's votes from training rows, and the query from those of labels."""
         for instance, votes in self.ownership.trained(query, self._view.bundle).items():
-            lost = columns.intersection(votes.columns)
+            lost = set(columns).intersection(votes.columns)
             if lost:
                 # Votes for deleted labels go, too: a row with no other votes must not stay alive.
                 voted = np.array(votes.columns, np.int32)
                 deleted = voted[self.labels.is_deleted(voted)].tolist()
                 remaining = self._replaced(query, votes, lost.union(deleted), origin=instance)
                 self.ownership = self.ownership.with_reduced(instance, lost, remaining)
-        click = self.ownership.clicks.get(query)
-        lost = columns.intersection(() if click is None else click.columns)
-        if click is not None and lost:
-            remaining = self._replaced(query, click, lost)
-            self.ownership = self.ownership.without_votes(query, lost, remaining)
         for column in sorted(columns):
-            self._unlist(query, column, change.sequence)
+            self._unlist(query, column, version)
 
-    def learned(self, query: str, labels: Iterable[str]) -> tuple[str, ...]:
-        """Return those of the labels with these ids that exactly this query leads to."""
+    def learned(self, query: str, labels: Iterable[str], *, trained: bool) -> tuple[str, ...]:
+        """Return those of the labels with these ids whose pairs `_delete_instance` would change."""
         voted = set(self.ownership.votes_of(query))
-        for votes in self.ownership.trained(query, self._view.bundle).values():
-            voted.update(votes.columns)
+        if trained:
+            for votes in self.ownership.trained(query, self._view.bundle).values():
+                voted.update(votes.columns)
         found = {label_id: self.labels.get(label_id) for label_id in labels}
         return tuple(
             label_id
             for label_id, label in found.items()
-            if label is not None and (label.index in voted or query in label.queries)
+            if label is not None and (label.index in voted or (trained and query in label.queries))
         )
 
     def _replaced(
@@ -303,7 +309,7 @@ class Draft:
         queries = tuple(other for other in label.queries if other != query)
         self.labels = self.labels.put(replace(label, queries=queries, version=version))
 
-    def _columns(self, labels: Iterable[str]) -> set[int]:
+    def columns(self, labels: Iterable[str]) -> set[int]:
         """Return the columns of the labels with these ids, without unknown ones."""
         columns = map(self.labels.column, labels)
         return {column for column in columns if column is not None}

@@ -29,7 +29,7 @@ from service.core.memory.rule_table import RuleTable, bytes_of_rule
 from service.core.memory.shards import Scope, Shards
 from service.core.memory.view import View
 from service.core.rules import Rule
-from service.core.tenant import Tenant
+from service.core.tenant import NAMESPACE_END, Tenant
 from service.core.text_identity import IdentityLookup
 from service.core.types import NewInstance, NewItem
 
@@ -71,6 +71,7 @@ class KnowledgeMemory:
                     base_details=bundle.label_details,
                     base_identities=IdentityLookup(bundle.label_texts),
                     columns=bundle.labels,
+                    namespaced=bundle.label_ids.contains(NAMESPACE_END),
                     fields=LabelFields.of(bundle.label_details.filled()),
                 ),
                 ownership=RowOwnership.of_bundle(bundle),
@@ -219,7 +220,8 @@ def bytes_of_item(item: Posted, *, dimension: int) -> int:
     if isinstance(item, NewItem):
         return bytes_of_memory_item(item.id, item.text, dimension=dimension)
     if isinstance(item, NewInstance):
-        votes, special = len(item.labels), vote_of(item) != PLAIN
+        votes = len(item.labels)
+        special = vote_of(item) != PLAIN or item.clicks is not None
         return bytes_of_row(item.query, votes=votes, dimension=dimension, special=special)
     texts = (item.text, *item.aliases, *item.queries)
     rows = sum(bytes_of_row(text, votes=1, dimension=dimension) for text in texts)

@@ -24,7 +24,7 @@ from service.core.items.persistent_sets import SortedKeys
 from service.core.label_filter import Metadata, metadata_bytes
 from service.core.memory.label_fields import LabelFields
 from service.core.page_cursor import FIRST_PAGE, PageCursor
-from service.core.tenant import Tenant
+from service.core.tenant import NAMESPACE_END, Tenant
 from service.core.text_identity import IdentityLookup, free_id, identity
 from service.core.types import Bools, Floats, Indices, Label, NewLabel
 
@@ -46,7 +46,8 @@ class LabelTable:
     A deleted label's column is never used again, so its old votes cannot come back. `deleted` holds
     these columns, ascending. `live` holds the labels posted since the bundle by column. Their
     columns are in `column_by_id` by id, and in `identities` by the identity of their text.
-    `live_bytes` estimates the main memory that these labels take, without their rows.
+    `live_bytes` estimates the main memory that these labels take, without their rows. Unless the
+    table is `namespaced`, no label has an id that a tenant chose.
 
     `fields` holds metadata, dates and boosts of all labels. In a table of some labels alone
     (`only`), `kept` is a bitmap over all columns; other labels seem to be deleted. `factors` [C]
@@ -64,6 +65,7 @@ class LabelTable:
     identities: SortedKeys = field(default_factory=SortedKeys)
     deleted: Indices = field(default_factory=_NO_COLUMNS.copy)
     live_bytes: int = 0
+    namespaced: bool = False
     fields: LabelFields = field(default_factory=partial(LabelFields.of, ()))
     kept: bytes | None = None
     factors: Floats | None = None
@@ -138,6 +140,18 @@ class LabelTable:
             (column for column in stored if column is not None and self._owns(column)), None
         )
 
+    def shown_column(self, label_id: str) -> int | None:
+        """Return the column of the label that the tenant sees under an id, or None.
+
+        The tenant cannot change a label that it shares with others, and `column` does not find it.
+        """
+        if self.tenant is None:
+            return self._stored_column(label_id)
+        for column in map(self._stored_column, self.tenant.stored_ids(label_id)):
+            if column is not None and self.tenant.finds(self.shown_at(column)[3]):
+                return column
+        return None
+
     def _stored_column(self, stored_id: str) -> int | None:
         column = self.column_by_id.get(stored_id)
         if column is None:
@@ -158,10 +172,16 @@ class LabelTable:
 
     def require(self, label_id: str) -> Label:
         """Return the label with this id; raises `UnknownLabel` if there is none."""
-        label = self.get(label_id)
-        if label is None:
+        return self._required(self.column(label_id), label_id)
+
+    def require_shown(self, label_id: str) -> Label:
+        """Return the label of `shown_column`; raises `UnknownLabel` if there is none."""
+        return self._required(self.shown_column(label_id), label_id)
+
+    def _required(self, column: int | None, label_id: str) -> Label:
+        if column is None:
             raise UnknownLabel(f"no label has the id {echoed(label_id)}", field="id")
-        return label
+        return self.at(column)
 
     def identified(self, label: NewLabel) -> NewLabel:
         """Return a label that is about to be put, with the id under which it is stored.
@@ -171,29 +191,54 @@ class LabelTable:
         first column. If no label has it, the identity becomes the id (`free_id`). Aliases of known
         labels do not count.
 
-        Raises `InvalidInput` if the id is stored for a label that is not the tenant's.
+        Raises `InvalidInput` if the id is stored for a label that is not the tenant's, or if a
+        tenant would see two labels under one id.
         """
-        if label.id:
-            return label if self.tenant is None else replace(label, id=self._stored_id(label.id))
-        wanted = identity(label.text)
+        stored = self._id_for(label)
+        rival = self._rival(stored, label.metadata)
+        if rival is not None and self.tenant is not None:
+            raise _taken(self._shown(stored))  # says nothing of other tenants
+        if rival is not None:
+            raise InvalidInput(
+                f"the tenant {echoed(str(rival))} has another label that it sees as"
+                f" {echoed(rival.shown_id(stored))}; choose another id than {echoed(stored)}",
+                field="id",
+            )
+        return label if stored == label.id else replace(label, id=stored)
+
+    def _id_for(self, label: NewLabel) -> str:
+        """Return the id under which a label is to be stored, see `identified`."""
+        if label.id and self.tenant is None:
+            return label.id
+        wanted = label.id or identity(label.text)
         known = self.column(wanted)
-        if known is None or identity(self.text_at(known)) != wanted:
+        if not label.id and (known is None or identity(self.text_at(known)) != wanted):
             known = self._first_column(wanted)
         if known is not None:
-            return replace(label, id=self.stored_id_at(known))
-        made = free_id(wanted, taken=lambda made: self.column(made) is not None)
-        return replace(label, id=self._stored_id(made))
-
-    def _stored_id(self, label_id: str) -> str:
-        if self.tenant is None:
-            return label_id
-        known = self.column(label_id)
-        if known is not None:
             return self.stored_id_at(known)
-        stored = self.tenant.stored_id(label_id)
+        made = label.id or free_id(wanted, taken=lambda made: self._is_taken(made, label))
+        if self.tenant is None:
+            return made
+        stored = self.tenant.stored_id(made)
         if self._stored_column(stored) is not None:  # it was posted without the tenant's value
-            raise InvalidInput(f"the id {echoed(label_id)} is taken; choose another", field="id")
+            raise _taken(made)
         return stored
+
+    def _is_taken(self, label_id: str, label: NewLabel) -> bool:
+        """Return whether a new label cannot have an id."""
+        stored = label_id if self.tenant is None else self.tenant.stored_id(label_id)
+        taken = self.column(label_id) is not None or self._stored_column(stored) is not None
+        return taken or self._rival(stored, label.metadata) is not None
+
+    def _rival(self, stored_id: str, metadata: Metadata) -> Tenant | None:
+        """Return a tenant that would see another label under the same id as this one, or None."""
+        if not self.namespaced and NAMESPACE_END not in stored_id:
+            return None
+        for tenant in Tenant.named_in(metadata):
+            column = self._stored_column(tenant.other_id(stored_id))
+            if column is not None and tenant.finds(self.shown_at(column)[3]):
+                return tenant
+        return None
 
     def as_posted(self, label_id: str) -> NewLabel | None:
         """Return the label as a client would post it, or None if there is none."""
@@ -278,6 +323,7 @@ class LabelTable:
             column_by_id=self.column_by_id.insert(label.id, label.index),
             identities=others.identities.insert((identity(label.text), label.index)),
             live_bytes=others.live_bytes + bytes_of_label(label),
+            namespaced=self.namespaced or NAMESPACE_END in label.id,
             fields=others.fields.put(label, others.live),
         )
 
@@ -360,6 +406,10 @@ class LabelTable:
         columns = np.fromiter(self.live.keys(), np.int32, len(self.live))
         kept = columns[~self.is_deleted(columns)] if self.kept is not None else columns
         return sorted((self.id_at(column), column) for column in kept.tolist())
+
+
+def _taken(label_id: str) -> InvalidInput:
+    return InvalidInput(f"the id {echoed(label_id)} is taken; choose another", field="id")
 
 
 def bytes_of_label(label: Label | NewLabel) -> int:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from rpds import HashTrieMap, HashTrieSet
 
 from service.core.bundle.bundle import Bundle
-from service.core.memory.decay import PLAIN, Vote
+from service.core.memory.decay import PLAIN, Vote, is_late
 from service.core.memory.label_table import LabelTable
 from service.core.types import Rows
 
@@ -22,21 +23,91 @@ NEWEST_QUERIES = 100  # queries of a column that are kept in order
 
 VotesByColumn = Mapping[int, Vote]  # of one query; a missing one is plain
 ALL_PLAIN: VotesByColumn = MappingProxyType({})
+MOST_WEIGHT = 1_000.0  # of a vote that counts clicks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Click:
-    """The row of a query, the columns that it votes for, and the votes that are not plain."""
+    """The row of a query, the columns that it votes for, and the votes that are not plain.
+
+    A vote of weight 1 stands for `scale` clicks, see `counted`. `origin` is as in `NewRow`.
+    """
 
     row: int
     columns: tuple[int, ...]
     votes: VotesByColumn
+    scale: float = 1.0
+    origin: int = -1
+
+    def after(self, columns: Collection[int], vote: Vote) -> Click:
+        """Return the same row after a click on some columns.
+
+        A column whose vote has a later hour keeps it: clicks may arrive in any order.
+        """
+        voted, votes = set(self.columns), dict(self.votes)
+        for column in columns:
+            known = votes.get(column, PLAIN)
+            if column in voted and is_late(vote, known=known):
+                continue
+            voted.add(column)
+            votes[column] = vote
+        return self._voting({column: votes.get(column, PLAIN) for column in voted})
+
+    def counted(
+        self, columns: Collection[int], clicks: float, hour: int, trained: TrainedScale | None
+    ) -> Click:
+        """Return the same row after further `clicks` on each of some columns.
+
+        Votes are in proportion to clicks. If the query was `trained`, a vote of weight 1 stands for
+        as many clicks as one of its trained row, on average, and the row counts as a trained one.
+        Otherwise weights have the mean 1, as those of a trained row would.
+        """
+        scale = self.scale if trained is None else trained.scale
+        votes = {column: self.votes.get(column, PLAIN) for column in self.columns}
+        for column in columns:
+            known = votes.get(column)
+            if known is None or known.weight < 0:
+                known = Vote(0.0, hour)
+            weight = known.weight + clicks / scale
+            votes[column] = Vote(weight, max(known.hour, hour))
+        if trained is None:
+            weights = [vote.weight for vote in votes.values() if vote.weight > 0]
+            scale *= (mean := sum(weights) / len(weights))
+            for column, vote in votes.items():
+                if vote.weight > 0:
+                    votes[column] = vote._replace(weight=vote.weight / mean)
+        votes = {
+            column: vote._replace(weight=float(np.float32(min(vote.weight, MOST_WEIGHT))))
+            for column, vote in votes.items()
+        }
+        origin = self.origin if trained is None else trained.row
+        return replace(self._voting(votes), scale=float(np.float32(scale)), origin=origin)
+
+    def _voting(self, votes: VotesByColumn) -> Click:
+        """Return the same row with these votes, one for each of its columns."""
+        special = {column: vote for column, vote in votes.items() if vote != PLAIN}
+        return replace(self, columns=tuple(sorted(votes)), votes=special or ALL_PLAIN)
+
+    def is_like(self, other: Click) -> bool:
+        """Return whether the votes are those of another row."""
+        voted = set(self.columns) == set(other.columns) and self.votes == other.votes
+        return voted and self.origin == other.origin
 
     def without(self, columns: Collection[int]) -> Click:
         """Return the same row without its votes for some columns."""
         kept = tuple(column for column in self.columns if column not in columns)
         votes = {column: vote for column, vote in self.votes.items() if column not in columns}
-        return Click(row=self.row, columns=kept, votes=votes or ALL_PLAIN)
+        return replace(self, columns=kept, votes=votes or ALL_PLAIN)
+
+
+class TrainedScale(NamedTuple):
+    """A trained row, and for how many clicks a vote of weight 1 stands there."""
+
+    row: int
+    scale: float
+
+
+NO_CLICK = Click(row=-1, columns=(), votes=ALL_PLAIN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,15 +173,17 @@ class RowOwnership:
             return posted
         return (bundle.instances + column, *bundle.label_details.at(column).rows)
 
+    def click(self, query: str) -> Click:
+        """Return the row and the votes of a posted query, `NO_CLICK` for any other."""
+        return self.clicks.get(query, NO_CLICK)
+
     def votes_of(self, query: str) -> tuple[int, ...]:
         """Return the columns that a posted query votes for."""
-        click = self.clicks.get(query)
-        return click.columns if click else ()
+        return self.click(query).columns
 
     def special_votes_of(self, query: str) -> VotesByColumn:
         """Return a posted query's votes that are not plain, by column."""
-        click = self.clicks.get(query)
-        return click.votes if click else ALL_PLAIN
+        return self.click(query).votes
 
     def queries_for(self, column: int) -> VotingQueries:
         """Return the posted queries that vote for a column."""
@@ -124,9 +197,17 @@ class RowOwnership:
         rows = bundle.words.places_of_all(query)
         candidates = bundle.wordless if rows is None else rows[rows < bundle.instances]
         found = bundle.instance_texts.equal_to(query, candidates).tolist()
-        others = (bundle.posted, bundle.aliases)
+        others = (bundle.posted, bundle.aliases, bundle.clicks)
         trained = [row for row in found if not any(_is_among(rows, row) for rows in others)]
         return {row: self.reduced.get(row) or _votes_in(bundle, row) for row in trained}
+
+    def trained_scale(self, query: str, bundle: Bundle) -> TrainedScale | None:
+        """Return the scale of the query's training row, the largest of several; None without."""
+        scales = [
+            TrainedScale(row, 1.0 if bundle.vote_clicks is None else float(bundle.vote_clicks[row]))
+            for row in self.trained(query, bundle)
+        ]
+        return max(scales, key=lambda one: (one.scale, -one.row), default=None)
 
     def with_label_rows(
         self, column: int, rows: Sequence[int], *, aliases: int = 0
@@ -246,7 +327,13 @@ def _votes_in(bundle: Bundle, row: int) -> Click:
         hours = bundle.vote_hours[entries].tolist()
     votes = dict(zip(columns, map(Vote, weights, hours), strict=True))
     special = {column: vote for column, vote in votes.items() if vote != PLAIN}
-    return Click(row=row, columns=tuple(columns), votes=special or ALL_PLAIN)
+    return Click(
+        row=row,
+        columns=tuple(columns),
+        votes=special or ALL_PLAIN,
+        scale=1.0 if bundle.vote_clicks is None else float(bundle.vote_clicks[row]),
+        origin=-1 if _is_among(bundle.posted, row) else row,
+    )
 
 
 def _is_among(rows: Rows, row: int) -> bool:

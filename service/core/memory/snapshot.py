@@ -18,7 +18,7 @@ from service.core.bundle.label_details import Details, dump
 from service.core.index.protocol import Progress
 from service.core.memory.part import PLAIN_HOUR, PLAIN_WEIGHT
 from service.core.memory.view import View
-from service.core.types import Indices, Label
+from service.core.types import Floats, Indices, Label, Rows
 
 
 def write_snapshot(
@@ -79,6 +79,7 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
         ),
         aliases=np.flatnonzero(view.is_alias(instances)),
         posted=np.flatnonzero(view.posted(kept)),
+        vote_clicks=_vote_clicks(view, instances),
         hubs=None if view.bundle.hubs is None else view.penalties(kept),
         label_details=_details(view, labels, new_row),
         version=view.version,
@@ -87,6 +88,19 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
         items=None if view.items is None else view.items.as_files(),
         rules=view.rules.stored(),
     )
+
+
+def _vote_clicks(view: View, instances: Rows) -> Floats | None:
+    """Return for how many clicks a vote of weight 1 of the instances [n] stands; None: for one."""
+    clicks = np.ones(len(instances), np.float32)
+    origins, of_bundle = view.origins(instances), view.bundle.vote_clicks
+    if of_bundle is not None:
+        clicks[origins >= 0] = of_bundle[origins[origins >= 0]]
+    place_of = {row: place for place, row in enumerate(instances.tolist())}
+    for click in view.ownership.clicks.values():
+        if click.row in place_of:
+            clicks[place_of[click.row]] = click.scale
+    return None if (clicks == 1.0).all() else clicks
 
 
 def _novel(view: View, new_column: Indices) -> NovelFiles | None:

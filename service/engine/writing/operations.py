@@ -36,7 +36,7 @@ from service.core.errors import (
     echoed,
 )
 from service.core.items.item_memory import ItemMemory
-from service.core.memory.decay import HOUR, PLAIN, hour_of
+from service.core.memory.decay import HOUR, hour_of
 from service.core.memory.draft import Draft, vote_of
 from service.core.memory.label_table import LabelTable
 from service.core.replay import texts_of
@@ -283,15 +283,14 @@ class PostInstances:
 
     @staticmethod
     def _known(draft: Draft, instance: NewInstance) -> bool:
-        """Return whether the query already votes for all these labels as this click does."""
-        ownership, query, vote = draft.ownership, instance.query, vote_of(instance)
-        voted, special = ownership.votes_of(query), ownership.special_votes_of(query)
-        columns = map(draft.labels.column, instance.labels)
-        return all(
-            column in voted and special.get(column, PLAIN) == vote
-            for column in columns
-            if column is not None  # only known labels: others were refused or left out
-        )
+        """Return whether the query already votes for all these labels as this click does.
+
+        Clicks that are counted always change something.
+        """
+        if instance.clicks is not None:
+            return False
+        known = draft.ownership.click(instance.query)
+        return known.after(draft.columns(instance.labels), vote_of(instance)).is_like(known)
 
 
 def _with_time(instance: NewInstance) -> NewInstance:
@@ -305,14 +304,16 @@ def _with_time(instance: NewInstance) -> NewInstance:
 
 @dataclass(frozen=True, kw_only=True)
 class UnlearnInstances:
-    """Unlearn that queries lead to labels; the instances' weights do not matter.
+    """Take back posted pairs; with `trained`, unlearn them from all that the memory holds.
 
-    An unknown label refuses the whole request, or is left out if `skip_unknown`.
+    The instances' weights do not matter. An unknown label refuses the whole request, or is left out
+    if `skip_unknown`.
     """
 
     items: tuple[NewInstance, ...]
     skip_unknown: bool = False
     tenant: Tenant | None = None
+    trained: bool = False
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Unlearn the pairs that the memory holds, and count them; nothing is encoded.
@@ -323,9 +324,13 @@ class UnlearnInstances:
         commit.require_room(instances)
         pairs = 0
         for instance in instances:
-            query, labels = instance.query, commit.draft.learned(instance.query, instance.labels)
+            query, trained = instance.query, self.trained
+            labels = commit.draft.learned(query, instance.labels, trained=trained)
             if labels:
-                commit.add(DeleteInstance(sequence=commit.next, query=query, labels=labels))
+                sequence = commit.next
+                commit.add(
+                    DeleteInstance(sequence=sequence, query=query, labels=labels, trained=trained)
+                )
                 pairs += len(labels)
         return Written(version=commit.version, accepted=pairs, left_out=left_out)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -131,10 +131,11 @@ class LabelRoutes(Routes):
             ),
             Endpoint(
                 route="DELETE /instances",
-                summary="Unlearn that queries lead to labels",
-                description="The query loses its votes for the labels, whoever taught them: clicks,"
-                " negative pairs, the labels' `queries`, and the training data. Other labels of the"
-                " query keep theirs. A pair that is not known is no error.",
+                summary="Take back or unlearn that queries lead to labels",
+                description="The query loses the clicks and negative pairs that were posted for"
+                " these labels, so that what was trained counts as before. With `trained`, it also"
+                " loses what training and the labels' `queries` taught. Other labels of the query"
+                " keep their votes. A pair that is not known is no error.",
                 handler=self.delete_instances,
                 scope="write",
                 body=self.models.unlearn,
@@ -244,7 +245,8 @@ class LabelRoutes(Routes):
 
     async def delete_instances(self, call: Call[UnlearnBody]) -> UnlearnAnswer:
         """Unlearn all pairs of a request or none, or skip unknown labels."""
-        written, left_out = await self._write_instances(call, UnlearnInstances)
+        unlearn = partial(UnlearnInstances, trained=call.input.trained)
+        written, left_out = await self._write_instances(call, unlearn)
         answer: UnlearnAnswer = {"version": written.version, "unlearned": written.accepted}
         if left_out is not None:
             answer["left_out"] = left_out
@@ -253,7 +255,7 @@ class LabelRoutes(Routes):
     async def _write_instances(
         self,
         call: Call[InstancesBody] | Call[UnlearnBody],
-        operation: type[PostInstances | UnlearnInstances],
+        operation: Callable[..., PostInstances | UnlearnInstances],
     ) -> tuple[Written, list[LeftOutAnswer] | None]:
         """Return what was written, and the unknown labels if the request skips them."""
         # In a thread for a large body: its instances may have many labels.

@@ -136,7 +136,7 @@ def test_a_label_without_id_is_the_one_with_its_text_not_with_its_alias(
 
 def test_unlearning_an_alias_changes_nothing(service: LocalService) -> None:
     put(service, AXE)
-    pair = {"instances": [{"query": "AB-123-X", "labels": ["axe"]}]}
+    pair = {"instances": [{"query": "AB-123-X", "labels": ["axe"]}], "trained": True}
     answer = service.request("DELETE", "/instances", json=pair).json()
     assert (answer["version"], shown(service)) == (1, AXE)
 

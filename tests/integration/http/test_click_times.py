@@ -77,3 +77,17 @@ def test_wrong_times_are_refused(serve: Callable[..., LocalService], at: Any, sa
     answer = learn(serve(), "wilderness", "tent", at=at)
     assert_problem(answer, 422, field="instances.0.at")
     assert said in answer.text
+
+
+def test_a_click_that_arrives_late_replaces_no_later_one(
+    serve: Callable[..., LocalService],
+) -> None:
+    service = serve(**HALF_LIFE)
+    learn(service, "wilderness", "tent", at=days_ago(10), weight=2.0)
+    late = learn(service, "wilderness", "tent", at=days_ago(20), weight=9.0).json()
+    assert (late["version"], late["accepted"]) == (1, 1)
+    assert learn(service, "wilderness", "tent", at=days_ago(30), negative=True).json() == late
+    assert weight(service, "wilderness", "tent") == pytest.approx(1.0, rel=0.01)
+    counted = learn(service, "dusk", "tent", at=days_ago(10), clicks=1).json()["version"]
+    assert learn(service, "dusk", "tent", at=days_ago(40), clicks=9).json()["version"] > counted
+    assert weight(service, "dusk", "tent") == pytest.approx(0.5, rel=0.01)

@@ -125,8 +125,54 @@ def test_labels_that_others_post_for_a_tenant_are_the_tenants(each: dict[str, Cl
     click = {"instances": [{"query": "q", "labels": ["shared"]}]}
     assert_problem(apex("POST", "/instances", click), 422, field="instances.0.labels.0")
     assert_problem(apex("DELETE", "/labels/shared"), 404)
+    assert_problem(apex("PATCH", "/labels/shared", {"text": "mine"}), 404)
+    assert apex("GET", "/labels/shared").json()["text"] == "light lamp"
     assert root("DELETE", "/labels/given").status_code == 200
     assert acme.found("light tent") == ["shared"]
+
+
+def test_no_tenant_sees_two_labels_under_one_id(each: dict[str, Client]) -> None:
+    root, acme = each["root"], each["acme"]
+    acme.labels({"id": "pm", "text": "password manager"})
+    of_acme = {"metadata": {FIELD: "acme"}}
+    for value in ("acme", ["acme", "apex"]):
+        labels = {"labels": [{"id": "pm", "text": "pen", "metadata": {FIELD: value}}]}
+        refused = root("POST", "/labels", labels)
+        assert_problem(refused, 422, field="id")
+        assert "'advertiser=acme' has another label that it sees as 'pm'" in refused.text
+    root.labels({"id": "pm", "text": "pen"}, {"id": "both", "text": "p", **of_acme})
+    assert_problem(root("PATCH", "/labels/pm", of_acme), 422, field="id")
+    root("PATCH", "/labels/both", {"metadata": {FIELD: ["acme", "apex"]}}).raise_for_status()
+    refused = acme("POST", "/labels", {"labels": [{"id": "both", "text": "mine"}]})
+    assert_problem(refused, 422, field="id")
+    [made] = root.labels({"text": "PM", **of_acme})["labels"]
+    assert made["id"] == "pm~2"
+
+
+def test_tenants_with_hostile_names_share_no_id_and_no_request(
+    tiny_bundle_folder: Path, tmp_path: Path
+) -> None:
+    """The joined names were equal: `a=b` and `:c` with `a=b:` and `c`, and so on."""
+    tenants = [Tenant("a", "b"), Tenant("a", "b:"), Tenant("f", "v"), Tenant("f", "v:x")]
+    digests = (hashlib.sha256(str(one).encode()).hexdigest() for one in tenants)
+    keys = tuple(
+        ApiKey(name="shop", scopes=BOTH, digest=digest, tenant=tenant)
+        for tenant, digest in zip(tenants, digests, strict=True)
+    )
+    with local_service(tiny_bundle_folder, tmp_path / "s", access=Access(keys=keys)) as service:
+        first, second, third, fourth = (Client(service, str(one)) for one in tenants)
+        first.labels({"id": ":c", "text": "secret red tent"})
+        assert_problem(second("GET", "/labels/c"), 404)
+        assert second.labels({"id": "c", "text": "pen"})["labels"][0]["status"] == "created"
+        assert first("GET", "/labels/:c").json()["text"] == "secret red tent"
+        for client, key, text in ((third, "x:secret", "one"), (fourth, "secret", "two")):
+            headers = {"idempotency-key": key}
+            for _ in range(2):
+                answer = client("POST", "/labels", {"labels": [{"text": text}]}, headers=headers)
+                assert answer.json()["labels"][0] == {
+                    "id": text, "status": "created", "neighbours": []
+                }  # fmt: skip
+            assert client("GET", f"/labels/{text}").json()["text"] == text
 
 
 def test_clicks_rules_and_pages_are_a_tenants_own(each: dict[str, Client]) -> None:

@@ -26,8 +26,13 @@ def unlearn(
     service: LocalService, *instances: dict[str, Any], key: str = "", **more: Any
 ) -> httpx.Response:
     headers = {"Idempotency-Key": key} if key else {}
-    body = {"instances": list(instances), **more}
+    """Unlearn pairs from everything, training data included."""
+    body = {"instances": list(instances), "trained": True, **more}
     return service.request("DELETE", "/instances", json=body, headers=headers)
+
+
+def take_back(service: LocalService, *instances: dict[str, Any], **more: Any) -> httpx.Response:
+    return service.request("DELETE", "/instances", json={"instances": list(instances), **more})
 
 
 def evidence(service: LocalService, query: str) -> dict[str, list[str]]:
@@ -125,6 +130,31 @@ def test_a_body_is_required(service: LocalService) -> None:
     assert (refused.status_code, refused.headers["allow"]) == (405, "DELETE, POST")
 
 
+# Taking back -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("posted", [{"negative": True}, {"weight": 5.0}, {}])
+def test_what_was_posted_is_taken_back_and_training_stays(
+    service: LocalService, posted: dict[str, Any]
+) -> None:
+    def answer() -> Any:
+        asked = {"queries": [QUERY, "trail boots"], "top_k": 100, "depth": 100, "explain": True}
+        return service.post("/predict", asked).json()["results"]
+
+    axe = {"id": "axe", "text": "ice axe", "queries": [QUERY]}
+    service.post("/labels", {"labels": [axe]})
+    before = answer()
+    learn(service, pair(QUERY, "boots", "axe", "tent", **posted))
+    assert answer() != before
+    for unlearned in (3, 0):  # a client may repeat a request whose answer it missed
+        taken = take_back(service, pair(QUERY, "boots", "axe", "tent", "stove"))
+        assert taken.json() == {"version": 3, "unlearned": unlearned}
+        assert answer() == before
+    assert service.get("/labels/axe").json()["queries"] == [QUERY]
+    assert unlearn(service, pair(QUERY, "boots", "axe")).json()["unlearned"] == 2
+    assert QUERY not in evidence(service, QUERY)["boots"]
+
+
 # Negative pairs --------------------------------------------------------------------------
 
 
@@ -146,7 +176,7 @@ def test_the_last_click_counts_and_negative_pairs_are_unlearned(service: LocalSe
     assert learn(service, pair(QUERY, "lamp")).json()["version"] == 2
     assert "weights" not in clicked(service, "lamp")
     learn(service, pair(QUERY, "lamp", negative=True, weight=2))
-    assert unlearn(service, pair(QUERY, "lamp")).json() == {"version": 4, "unlearned": 1}
+    assert take_back(service, pair(QUERY, "lamp")).json() == {"version": 4, "unlearned": 1}
     assert clicked(service, "lamp")["total"] == 0
 
 
@@ -194,3 +224,34 @@ def test_a_sign_is_only_given_by_negative(
     service: LocalService, more: dict[str, Any], field: str
 ) -> None:
     assert_problem(learn(service, pair(QUERY, "lamp", **more)), 422, field=field)
+
+
+# Counted clicks --------------------------------------------------------------------------
+
+
+def test_counted_clicks_add_up_and_survive_a_restart(serve: Callable[..., LocalService]) -> None:
+    service = serve()
+    for count in (3, 6):
+        learn(service, pair("rowing", "tent", clicks=count)).raise_for_status()
+    learn(service, pair("rowing", "lamp", clicks=1)).raise_for_status()
+    for _ in range(2):
+        weights = [clicked(service, one)["weights"]["rowing"] for one in ("tent", "lamp")]
+        assert weights == pytest.approx([1.8, 0.2])
+        service.engine.close()
+        service = serve()
+    assert take_back(service, pair("rowing", "tent", "lamp")).json()["unlearned"] == 2
+    assert clicked(service, "tent")["total"] == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"clicks": 0}, {"clicks": -1}, {"clicks": 1e10}, {"clicks": "1"}]
+)
+def test_wrong_counts_are_refused(service: LocalService, wrong: dict[str, Any]) -> None:
+    assert_problem(learn(service, pair(QUERY, "lamp", **wrong)), 422, field="instances.0.clicks")
+
+
+@pytest.mark.parametrize("other", [{"weight": 2.0}, {"negative": True}])
+def test_a_count_is_given_alone(service: LocalService, other: dict[str, Any]) -> None:
+    refused = learn(service, pair(QUERY, "lamp", clicks=1, **other))
+    problem = assert_problem(refused, 422)
+    assert "`clicks` cannot be given together" in problem["errors"][0]["message"]

@@ -42,6 +42,7 @@ from tests.support.changes import (
     put,
     put_rule,
     seal,
+    take_back,
     unlearn,
 )
 from tests.support.label_filters import FILTERS, passes
@@ -220,7 +221,7 @@ class Histories(RuleBasedStateMachine):
     )
     def put_instance(self, query: str, clicked: list[str], weight: float, at: float | None) -> None:
         """Click labels; if that changes no vote, it changes no row."""
-        before, known = self.kept[-1][0], deepcopy(self.oracle.clicks)
+        before, known = self.memory.view, deepcopy(self.oracle.clicks)
         self.oracle.click(query, *clicked, weight=weight, at=at)
         self.apply([click(self.next, query, *clicked, weight=weight, at=at)])
         if {of: row.votes for of, row in self.oracle.clicks.items()} == {
@@ -241,10 +242,44 @@ class Histories(RuleBasedStateMachine):
     @rule(query=queries, labels=st.lists(ids, min_size=1, max_size=3, unique=True))
     def unlearn(self, query: str, labels: list[str]) -> None:
         """Unlearn pairs; if the memory held none of them, no row changes."""
-        before, held = self.kept[-1]
+        before, held = self.memory.view, self.expected()
         self.unlearn_all(query, labels, [unlearn(self.next, query, *labels)])
         if self.expected() == held:
             assert alive_rows(self.memory.view).tolist() == alive_rows(before).tolist()
+
+    @rule(query=queries, labels=st.lists(ids, min_size=1, max_size=3, unique=True))
+    def take_back(self, query: str, labels: list[str]) -> None:
+        """Take back clicks; if there were none, no row changes."""
+        before, held = self.memory.view, self.expected()
+        self.oracle.unlearn(query, *labels, trained=False)
+        self.apply([take_back(self.next, query, *labels)])
+        if self.expected() == held:
+            assert alive_rows(self.memory.view).tolist() == alive_rows(before).tolist()
+
+    @rule(
+        query=queries,
+        labels=st.lists(ids, min_size=1, max_size=3, unique=True),
+        weight=weights,
+        at=times,
+    )
+    def click_and_take_back(
+        self, query: str, labels: list[str], weight: float, at: float | None
+    ) -> None:
+        """Unless a pair was clicked before, the view holds and answers what it did, bit for bit."""
+        clicked = self.memory.view.ownership.click(query)
+        labels = [one for one in labels if self.column(one) not in clicked.columns]
+        before, held = self.memory.view, self.expected()
+        self.put_instance(query, labels, weight, at)
+        self.oracle.unlearn(query, *labels, trained=False)
+        self.apply([take_back(self.next, query, *labels)])
+        view = self.memory.view
+        assert self.held(view) == held
+        if not clicked.columns:
+            assert alive_rows(view).tolist() == alive_rows(before).tolist()
+            assert ask(view, 0.3, words=0.3) == ask(before, 0.3, words=0.3)
+
+    def column(self, label_id: str) -> int | None:
+        return self.memory.view.labels.column(label_id)
 
     @rule(query=st.sampled_from(SHARED), data=st.data())
     def unlearn_some_of_a_row(self, query: str, data: st.DataObject) -> None:

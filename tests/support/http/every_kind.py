@@ -33,7 +33,7 @@ def write_every_kind(service: LocalService) -> int:
         ("POST", "/labels", {"labels": [axe, later, gone]}),
         ("DELETE", "/labels/gone", None),
         ("POST", "/instances", {"instances": learned}),
-        ("DELETE", "/instances", {"instances": unlearned}),
+        ("DELETE", "/instances", {"instances": unlearned, "trained": True}),
         ("POST", "/rules", {"rules": RULES}),
         ("DELETE", "/rules/gone", None),
     ):

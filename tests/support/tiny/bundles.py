@@ -66,6 +66,7 @@ def make_bundle(
     version: int = 0,
     log: str = "",
     vote_weights: Sequence[float] | None = None,
+    vote_clicks: Sequence[float] | None = None,
     hubs: Sequence[float] | None = None,
     aliases: Sequence[int] = (),
     novel: int | None = None,
@@ -114,6 +115,7 @@ def make_bundle(
             version=version,
             log=log,
             vote_weights=None if vote_weights is None else np.array(vote_weights, np.float32),
+            vote_clicks=None if vote_clicks is None else np.array(vote_clicks, np.float32),
             hubs=None if hubs is None else np.array(hubs, np.float16),
             aliases=np.array(aliases, np.int64),
             items=items and tiny_items(source, encoder, items),
@@ -128,6 +130,7 @@ def write_whole_bundle(target: Path, **options: Any) -> Path:
     """Write a bundle with every optional part."""
     weights = [1.0, 0.5, 1.5, 1.0, 0.5, 1.5, 1.0, 1.0, 1.0]
     parts = {"novel": 0, "items": ITEMS, "reranked": 4, "vote_weights": weights}
+    parts |= {"vote_clicks": np.linspace(0.5, 9, len(INSTANCES))}
     parts |= {"hubs": np.linspace(-0.1, 0.1, len(INSTANCES) + len(LABELS))}
     return make_bundle(target, **parts, version=7, log="0f" * 16, **options)
 

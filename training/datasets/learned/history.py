@@ -123,7 +123,7 @@ class ClickCounts:
             self._add_clicks(change.instance, row)
         elif isinstance(change, DeleteInstance):
             self._forget(change.query, change.labels)
-            if row.sequence > self.held:
+            if change.trained and row.sequence > self.held:
                 self.unlearned.update((change.query, label) for label in change.labels)
         elif isinstance(change, PutLabel):
             self._see(change.label.queries, row)
@@ -141,7 +141,8 @@ class ClickCounts:
 
     def _add_clicks(self, instance: NewInstance, row: Any) -> None:
         at = row.written if instance.at is None else instance.at
-        query, weight, vote = instance.query, instance.weight * self._share(at), vote_of(instance)
+        count = instance.weight if instance.clicks is None else instance.clicks
+        query, weight, vote = instance.query, count * self._share(at), vote_of(instance)
         for label in set(instance.labels):
             known = self._newest[label].get(query, PLAIN)
             late = is_late(vote, known=known)

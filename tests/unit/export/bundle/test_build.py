@@ -176,6 +176,8 @@ def test_votes_weigh_on_the_chosen_scale(
     else:
         votes = np.split(bundle.vote_weights, bundle.indptr[1:-1])[1]
         assert votes == pytest.approx(expected)
+    # Posted clicks are compared with clicks, whatever the scale.
+    assert bundle.vote_clicks.tolist() == [1.0, 2.0, *[1.0] * (len(INSTANCES) - 2)]
 
 
 def test_without_a_terminal_each_step_is_said_in_lines(

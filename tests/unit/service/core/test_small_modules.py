@@ -110,6 +110,16 @@ def test_a_weight_is_stored_where_it_is_not_one(weight: float, body: dict[str, o
     assert read(body).instance == instance
 
 
+def test_counted_clicks_are_stored_as_they_were_counted() -> None:
+    instance = NewInstance(query="dusk", labels=("lamp", "tent"), clicks=3.0)
+    change = PutInstance(sequence=1, instance=instance, vectors=np.ones((1, 4), np.float16))
+    assert change.body() == PLAIN | {"clicks": 3.0}
+    assert read(change.body()).instance == instance
+    for count in (0, -1.0, float("nan"), float("inf"), "many"):
+        with pytest.raises((ValueError, TypeError)):
+            read({**PLAIN, "clicks": count})
+
+
 @pytest.mark.parametrize("weight", [0, float("nan"), float("inf"), -float("inf"), "heavy"])
 def test_a_stored_weight_that_is_0_or_no_finite_number_is_refused(weight: object) -> None:
     with pytest.raises(ValueError, match=r"weigh|float"):

@@ -93,7 +93,7 @@ def test_a_field_of_a_later_version_counts_unless_it_has_its_default() -> None:
     digests = []
     for more in ({}, {"unknown": "refuse"}, {"unknown": "skip"}):
         body = BoundedModel(MODELS.instances).validate({"instances": [click], **more})
-        key = request_key(REQUEST, body, key_name="me")
+        key = request_key(REQUEST, body, client="me::::")
         assert key is not None
         digests.append(key.digest)
     assert digests[0] == digests[1] == hashlib.sha256(b"/labels\0" + before).hexdigest()
@@ -114,7 +114,7 @@ def test_the_digest_is_that_of_the_whole_sorted_document(labels: list[dict[str, 
         assert (label.pop("starts_at"), label.pop("expires_at")) == (None, None)
         assert (label.pop("boost"), label.pop("aliases")) == (1.0, [])
     whole = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
-    key = request_key(REQUEST, body, key_name="me")
+    key = request_key(REQUEST, body, client="me::::")
     assert key is not None
-    assert key.key == "me:k"
+    assert key.key == "me::::k"
     assert key.digest == hashlib.sha256(b"/labels\0" + whole).hexdigest()

@@ -163,7 +163,6 @@ TIMES = "a valid JSON Web Token"
         ({"tenant": ["*"]}, "claim 'tenant' is not 1 to 255 printable"),
         ({"tenant": "**"}, "claim 'tenant' is neither FIELD=VALUE nor '*'"),
         ({"tenant": "brand="}, "claim 'tenant' is neither FIELD=VALUE nor '*'"),
-        ({"tenant": "brand=a::b"}, "claim 'tenant' is neither FIELD=VALUE nor '*'"),
         ({"tenant": "brand=a", "scope": "read admin"}, "read and write at most, not admin"),
         ({"tenant": "brand=a", "scope": "metrics"}, "read and write at most, not metrics"),
     ],

@@ -12,7 +12,7 @@ from service.core.errors import InvalidInput
 from tests.support.tiny.training import tiny_dataset
 from training.datasets.dataset import Dataset, Propensity, Split, Texts
 from training.datasets.lf_xmc.rows import SparseRows
-from training.datasets.pair_weights import relevance, vote_weights, with_relevance
+from training.datasets.pair_weights import relevance, vote_clicks, vote_weights, with_relevance
 from training.datasets.propensity import inverse_propensity, label_frequency
 
 LABELS = Texts(uids=("a", "b", "c"), texts=("A", "B", "C"))
@@ -103,6 +103,12 @@ def test_votes_weigh_one_in_the_mean_of_each_row() -> None:
     assert weights is not None
     assert weights.dtype == np.float32
     assert weights.tolist() == [1.5, 0.5, 1.0, 0.5, 0.5, 2.0]
+
+
+def test_a_vote_stands_for_the_mean_clicks_of_its_row() -> None:
+    clicks = vote_clicks(csr_matrix([[3.0, 1.0], [0.0, 0.0], [0.0, 229.0]]))
+    assert clicks is not None and clicks.tolist() == [2.0, 1.0, 229.0]
+    assert vote_clicks(csr_matrix([[1.0, 1.0], [0.0, 1.0], [0.0, 0.0]])) is None
 
 
 @pytest.mark.parametrize("rows", [[[1.0, 1.0], [0.0, 1.0]], [[0.3, 0.3], [0.0, 5.0]], [[0.0, 0.0]]])

@@ -121,14 +121,14 @@ def test_unlearning_a_query_leaves_an_alias_with_its_text(
     assert ("instance", "canoe") not in kinds(view, "kayak")
     assert labels_by_id(view)["kayak"].aliases == KAYAK.aliases
     again = reopened(view, tmp_path / "snapshot")
-    assert again.draft().learned("AB-123-X", ["kayak"]) == ()
+    assert again.draft().learned("AB-123-X", ["kayak"], trained=True) == ()
     same = again.apply([unlearn(4, "canoe", "kayak"), unlearn(5, "AB-123-X", "kayak")])
     assert row_counts(same) == row_counts(view)
 
 
 def test_unlearning_leaves_the_aliases_of_a_catalogue(tmp_path: Path) -> None:
     memory = with_aliases(tmp_path / "bundle")
-    assert memory.draft().learned("igloo", ["tent"]) == ()
+    assert memory.draft().learned("igloo", ["tent"], trained=True) == ()
     view = memory.apply([unlearn(1, "igloo", "tent")])
     assert ("alias", "igloo") in kinds(view, "tent")
     again = reopened(view, tmp_path / "snapshot").view
@@ -136,7 +136,7 @@ def test_unlearning_leaves_the_aliases_of_a_catalogue(tmp_path: Path) -> None:
     assert not again.posted(again.bundle.aliases).any()
     replaced = memory.apply([put(2, NewLabel(id="tent", text=LABELS["tent"], aliases=("yurt",)))])
     assert [text for kind, text in kinds(replaced, "tent") if kind == "alias"] == ["yurt"]
-    assert memory.draft().learned("igloo", ["tent"]) == ()
+    assert memory.draft().learned("igloo", ["tent"], trained=True) == ()
     assert ("alias", "igloo") not in kinds(memory.apply([delete(3, "tent")]), "tent")
 
 

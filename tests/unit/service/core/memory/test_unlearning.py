@@ -108,7 +108,7 @@ def test_all_rows_of_one_text_are_unlearned(tmp_path: Path) -> None:
 @pytest.mark.parametrize("query", [TWO.upper(), f"{TWO} ", "footwear trail", "unknown words", "?"])
 def test_only_exactly_this_query_is_unlearned(memory: KnowledgeMemory, query: str) -> None:
     before = alive_rows(memory.view).tolist()
-    assert memory.draft().learned(query, ["shoes"]) == ()
+    assert memory.draft().learned(query, ["shoes"], trained=True) == ()
     view = memory.apply([unlearn(1, query, "shoes", "boots")])
     assert alive_rows(view).tolist() == before
     assert view.version == 1
@@ -117,12 +117,13 @@ def test_only_exactly_this_query_is_unlearned(memory: KnowledgeMemory, query: st
 def test_what_the_memory_has_learned_of_a_query(memory: KnowledgeMemory) -> None:
     draft = memory.draft()
     draft.apply([put(1, KAYAK), click(2, TWO, "lamp", weight=-1.0)])
-    assert draft.learned(TWO, ["tent", "shoes", "lamp", "no such"]) == ("shoes", "lamp")
-    assert draft.learned("paddle", ["kayak", "tent"]) == ("kayak",)
+    labels = ["tent", "shoes", "lamp", "no such"]
+    assert draft.learned(TWO, labels, trained=True) == ("shoes", "lamp")
+    assert draft.learned("paddle", ["kayak", "tent"], trained=True) == ("kayak",)
     draft.apply([unlearn(3, TWO, "shoes")])
-    assert draft.learned(TWO, ["shoes", "boots"]) == ("boots",)
+    assert draft.learned(TWO, ["shoes", "boots"], trained=True) == ("boots",)
     draft.apply([delete(4, "boots")])
-    assert draft.learned(TWO, ["boots"]) == ()
+    assert draft.learned(TWO, ["boots"], trained=True) == ()
 
 
 # A replaced training row stays one ------------------------------------------------------------
