@@ -41,6 +41,7 @@ MOST_VALUES = 1_000  # conditions and values of one filter, by default
 MOST_ENTRIES = 64  # also of the items of its lists together
 MOST_CHARACTERS = 1_024  # per name or value
 MOST_METADATA_BYTES = 16_384  # names and values, in UTF-8
+CONDITION_WORK = 20  # of a condition, compared with a label that is looked up by its id
 # Of a number. Larger integers have no float of their own, so two of them might be equal.
 LARGEST_INTEGER = 2**53
 
@@ -84,7 +85,12 @@ class LabelFilter:
     @cached_property
     def fields(self) -> tuple[str, ...]:
         """The names of all fields in the order of the filter, each once."""
-        return tuple(dict.fromkeys(self._fields()))
+        return tuple(dict.fromkeys(condition.field for condition in self._conditions()))
+
+    @cached_property
+    def work(self) -> int:
+        """What applying the filter costs, in lookups of a label."""
+        return sum(CONDITION_WORK + len(one.values) for one in self._conditions())
 
     def document(self) -> dict[str, Any]:
         """Return the filter as JSON."""
@@ -107,12 +113,12 @@ class LabelFilter:
         passing: Bools = reduce(np.logical_and, lists)
         return passing
 
-    def _fields(self) -> Iterator[str]:
+    def _conditions(self) -> Iterator[Condition]:
         for node in (*self.all, *self.any, *self.none):
             if isinstance(node, Condition):
-                yield node.field
+                yield node
             else:
-                yield from node._fields()
+                yield from node._conditions()
 
 
 COMPARED: Mapping[str, Callable[[Any, Any], Any]] = {

@@ -9,8 +9,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
-Key = tuple[str, int]  # a text and a place: equal texts are ordered by place
+Key = tuple[Any, ...]  # such as a text and a place: equal texts are ordered by place
 
 MOST = 256  # keys per chunk; a larger chunk is cut in half
 

@@ -31,6 +31,7 @@ from service.core.memory.compaction import FAN_OUT, plan_merges, without_dead_ro
 from service.core.memory.decay import NEVER, PLAIN, Vote, hour_of
 from service.core.memory.part import LiveRows, NewRow, RowPart
 from service.core.memory.row_ownership import ALL_PLAIN, Click
+from service.core.memory.rule_table import MOST_WORK
 from service.core.memory.view import View
 from service.core.types import Halves, Label, NewInstance, RowKind
 
@@ -42,7 +43,8 @@ class MemoryLimits:
     `live_rows` is the largest number of stored rows beyond the bundle's, including sealed rows.
     `live_bytes` limits the estimated main memory of these rows and of learned labels. Live rows lie
     in blocks of `seal_rows`. A full block is sealed, and `fan_out` neighboring segments of one
-    level are merged. Posted items are treated alike, in blocks of `seal_items`.
+    level are merged. Posted items are treated alike, in blocks of `seal_items`. `rule_work` limits
+    what the rules that act on one query may cost it.
     """
 
     live_rows: int = 1_000_000
@@ -50,6 +52,7 @@ class MemoryLimits:
     seal_rows: int = 16_384
     seal_items: int = 2_000
     fan_out: int = FAN_OUT
+    rule_work: int = MOST_WORK
 
 
 class Draft:

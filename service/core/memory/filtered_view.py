@@ -11,7 +11,7 @@ Shapes: C columns of V, R rows of the bundle, n rows of a part.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from threading import Lock
 
 import numpy as np
@@ -47,10 +47,14 @@ class _Active:
     """The part of a view that answers from `since` until before `until`, Unix seconds."""
 
     of: View
-    made: Filtered | None  # of the active labels; None if no label has dates
     answering: View
     since: float
     until: float
+    made: Filtered | None = None  # of the active labels; None if no label has dates
+
+    def holds(self, view: View, now: float) -> bool:
+        """Return whether this is the part of `view` that answers at Unix time `now`."""
+        return self.of is view and self.since <= now < self.until
 
 
 class FilteredViews:
@@ -60,7 +64,8 @@ class FilteredViews:
         """Start empty; `half_life` is that of clicks in days, None if they do not decay."""
         self._half_life = half_life
         self._kept: LRUCache[_Key, Filtered] = LRUCache(KEPT_FILTERS)
-        self._active: _Active | None = None
+        self._active: _Active | None = None  # by dates of labels, and by decay
+        self._acting: _Active | None = None  # of what that answers, by dates of rules
         self._lock = Lock()
 
     def active(self, view: View, now: float) -> View:
@@ -68,21 +73,27 @@ class FilteredViews:
 
         Old clicks have lost weight.
         """
+        answering = self._with_active_labels(view, now)
+        if not answering.rules.dated:
+            return answering
+        last = self._acting
+        if last is None or not last.holds(answering, now):
+            acting = replace(answering, rules=answering.rules.at(now))
+            until = answering.rules.next_date(now)
+            last = _Active(of=answering, answering=acting, since=now, until=until)
+            self._acting = last
+        return last.answering
+
+    def _with_active_labels(self, view: View, now: float) -> View:
         last, fields, made, answering = self._active, view.labels.fields, None, view
-        if last is not None and last.since <= now < last.until:
-            if last.of is view:
-                return last.answering
-            rules = last.answering.rules if last.of.rules is view.rules else view.rules.active(now)
-        else:
-            rules = view.rules.active(now)
+        if last is not None and last.holds(view, now):
+            return last.answering
         if fields.dated:
             active = _in_table(view.labels, fields.active(now, view.labels.columns))
             made = _narrowed(view, active, None if last is None else last.made)
             if active.sum() < len(view.labels):
                 answering = replace(made.view, scope=replace(view.scope, at=now))
-        if rules is not view.rules:
-            answering = replace(answering, rules=rules)
-        until = min(fields.next_date(now), view.rules.next_date(now))
+        until = fields.next_date(now)
         if self._half_life is not None and view.has_hours:
             decay = Decay(hour=hour_of(now), half_life=self._half_life)
             answering = replace(answering, decay=decay)
@@ -105,17 +116,39 @@ class FilteredViews:
             before = self._kept.get(key)
         if before is not None and before.of is view:
             return before.view
+        if before is not None and _differ_in_rules(before.of, view):
+            # A rule has started or expired, so the labels and rows are the same.
+            own = replace(before.view, rules=view.rules.of(tenant))
+            made = replace(before, of=view, view=own)
+        else:
+            made = self._made_anew(view, wanted, tenant, only, before)
+        with self._lock:
+            newest = self._kept.get(key)
+            if newest is None or newest.of.version <= view.version:
+                self._kept[key] = made
+        return made.view
+
+    @staticmethod
+    def _made_anew(
+        view: View,
+        wanted: LabelFilter,
+        tenant: Tenant | None,
+        only: LabelFilter | None,
+        before: Filtered | None,
+    ) -> Filtered:
         made = filtered(view, wanted, before)
         if only is None:
             labels, rules = made.view.labels.of(tenant), view.rules.of(tenant)
             scope = replace(view.scope, tenant=tenant)
             own = replace(made.view, labels=labels, rules=rules, missing_fields=(), scope=scope)
             made = replace(made, view=own)
-        with self._lock:
-            newest = self._kept.get(key)
-            if newest is None or newest.of.version <= view.version:
-                self._kept[key] = made
-        return made.view
+        return made
+
+
+def _differ_in_rules(one: View, other: View) -> bool:
+    """Return whether two views are the same but for their rules."""
+    names = (one.name for one in fields(View) if one.name != "rules")
+    return all(getattr(one, name) is getattr(other, name) for name in names)
 
 
 def filtered(view: View, wanted: LabelFilter, before: Filtered | None = None) -> Filtered:

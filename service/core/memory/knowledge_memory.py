@@ -76,7 +76,7 @@ class KnowledgeMemory:
                 ownership=RowOwnership.of_bundle(bundle),
                 items=None if bundle.items is None else ItemMemory.of(bundle.items),
                 fusion=None if bundle.items is None else OnnxFusion(bundle.items.fusion),
-                rules=RuleTable.from_rules(bundle.rules),
+                rules=RuleTable.from_rules(bundle.rules, most_work=self.limits.rule_work),
                 share=share,
                 shards=shards,
             )

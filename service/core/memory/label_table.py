@@ -7,7 +7,7 @@ the old one. So each view keeps its own labels at little cost.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from heapq import merge
@@ -106,10 +106,11 @@ class LabelTable:
             return self.factors
         return self.fields.boosts
 
-    def boosted(self, columns: Sequence[int] | Bools, factor: float) -> LabelTable:
-        """Return a table in which some labels have a boost that is multiplied by `factor`."""
+    def boosted(self, boosts: Iterable[tuple[Sequence[int] | Bools, float]]) -> LabelTable:
+        """Return a table in which the boosts of some labels are multiplied by factors, in order."""
         factors = self._own_factors()
-        factors[columns] = np.clip(factors[columns] * factor, 1 / MOST_BOOST, MOST_BOOST)
+        for columns, factor in boosts:
+            factors[columns] = np.clip(factors[columns] * factor, 1 / MOST_BOOST, MOST_BOOST)
         return replace(self, factors=factors)
 
     def first(self, columns: Sequence[int]) -> LabelTable:
