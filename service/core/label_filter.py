@@ -45,7 +45,8 @@ CONDITION_WORK = 20  # of a condition, compared with a label that is looked up b
 # Of a number. Larger integers have no float of their own, so two of them might be equal.
 LARGEST_INTEGER = 2**53
 
-HoldsWhere = Callable[["Condition"], Bools]  # for which of n labels a condition holds
+# For which of n labels a condition holds: [n], or [1] if it holds for all or for none.
+HoldsWhere = Callable[["Condition"], Bools]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +99,7 @@ class LabelFilter:
         return {name: [node.document() for node in nodes] for name, nodes in lists.items() if nodes}
 
     def passing(self, holds: HoldsWhere) -> Bools:
-        """Return which of n labels pass."""
+        """Return which of n labels pass: [n], or [1] if `holds` returned nothing else."""
 
         def of(node: Condition | LabelFilter) -> Bools:
             return holds(node) if isinstance(node, Condition) else node.passing(holds)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from service.core.errors import InvalidInput, echoed
+from service.core.label_filter import Condition, LabelFilter
 
 _SEPARATOR = "::"
 
@@ -45,6 +46,11 @@ class Tenant:
         """Return whether a label with this metadata is the tenant's alone."""
         return metadata.get(self.field) == self.value
 
+    def filter(self) -> LabelFilter:
+        """Return the filter that the tenant's labels pass, those of several tenants included."""
+        own = Condition(field=self.field, operator="eq", values=(self.value,), kind="string")
+        return LabelFilter(all=(own,))
+
     def stored_id(self, label_id: str) -> str:
         """Return the id under which a label that the tenant posts is stored."""
         return f"{self}{_SEPARATOR}{label_id}"
@@ -53,6 +59,13 @@ class Tenant:
         """Yield the ids under which the tenant's label of this id may be stored."""
         yield self.stored_id(label_id)
         yield label_id
+
+    @classmethod
+    def of_stored_id(cls, stored_id: str) -> Tenant | None:
+        """Return the tenant that stored a label under this id; None if none seems to have."""
+        text, separator, _ = stored_id.partition(_SEPARATOR)
+        field, _, value = text.partition("=")
+        return cls(field, value) if separator and field and value else None
 
     def shown_id(self, stored_id: str) -> str:
         """Return a stored id as the tenant knows it."""

@@ -61,6 +61,11 @@ class SortedKeys:
         alike = takewhile(lambda key: key[0] == text, self.above((text, -1)))
         return (place for _, place in alike)
 
+    def starting_with(self, text: str) -> Iterator[int]:
+        """Yield the places of the keys whose text begins with `text`, by their texts."""
+        alike = takewhile(lambda key: key[0].startswith(text), self.above((text, -1)))
+        return (place for _, place in alike)
+
     def first(self, text: str) -> int | None:
         """Return the first place of a key with this text, or None if there is none."""
         return next(self.places(text), None)

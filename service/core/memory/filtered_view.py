@@ -19,7 +19,7 @@ from cachetools import LRUCache
 
 from service.core.bundle.bundle import Bundle
 from service.core.index.protocol import Tombstones
-from service.core.label_filter import Condition, LabelFilter
+from service.core.label_filter import LabelFilter
 from service.core.memory.decay import HOUR, Decay, hour_of
 from service.core.memory.label_table import LabelTable
 from service.core.memory.part import BaseRows, RowPart, entries_of
@@ -107,8 +107,7 @@ class FilteredViews:
 
     def of_tenant(self, view: View, tenant: Tenant) -> View:
         """Return `view` with the labels and rules of a tenant alone."""
-        wanted = Condition(field=tenant.field, operator="eq", values=(tenant.value,), kind="string")
-        return self._made(view, LabelFilter(all=(wanted,)), (tenant, None))
+        return self._made(view, tenant.filter(), (tenant, None))
 
     def _made(self, view: View, wanted: LabelFilter, key: _Key) -> View:
         tenant, only = key
@@ -157,8 +156,9 @@ def filtered(view: View, wanted: LabelFilter, before: Filtered | None = None) ->
     `before` is what this filter left of another view of the same memory.
     """
     made = _narrowed(view, _matching(view.labels, wanted), before)
-    missing = [name for name in wanted.fields if not _matching(view.labels, _having(name)).any()]
-    narrowed = replace(made.view, missing_fields=tuple(missing), scope=view.scope.only(wanted))
+    every = _in_table(view.labels, np.ones(view.labels.columns, bool))
+    missing = view.labels.fields.missing(wanted.fields, every)
+    narrowed = replace(made.view, missing_fields=missing, scope=view.scope.only(wanted))
     return replace(made, view=narrowed)
 
 
@@ -201,10 +201,6 @@ def _in_table(labels: LabelTable, matching: Bools) -> Bools:
         kept = np.frombuffer(labels.kept, np.uint8)
         matching &= np.unpackbits(kept, count=len(matching), bitorder="little").astype(bool)
     return matching
-
-
-def _having(name: str) -> LabelFilter:
-    return LabelFilter(all=(Condition(field=name, operator="exists", values=(True,)),))
 
 
 def _patched(passing: Bools, bundle: Bundle, matching: Bools, changed: Rows) -> Bools:
