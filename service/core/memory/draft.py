@@ -27,6 +27,7 @@ from service.core.changes import (
     UseBundle,
 )
 from service.core.items.fusion import fused
+from service.core.lexical.word_index import most_bytes
 from service.core.memory.compaction import FAN_OUT, plan_merges, without_dead_rows
 from service.core.memory.decay import NEVER, PLAIN, Vote, hour_of
 from service.core.memory.part import LiveRows, NewRow, RowPart
@@ -78,7 +79,7 @@ class Draft:
 
     @property
     def live_bytes(self) -> int:
-        """The view's `live_bytes`, plus the bytes of what is not yet written."""
+        """The view's `live_bytes`, plus the most bytes of what is not yet written."""
         new_labels = self.labels.live_bytes - self._view.labels.live_bytes
         new_items = 0
         if self.items is not None and self._view.items is not None:
@@ -389,7 +390,7 @@ class PendingRows:
         self._next_row = view.next_row
         self.rows: list[NewRow] = []  # rows to append
         self._tombstones: list[int] = []
-        self.size = 0  # bytes of main memory that the rows will take
+        self._size, self._sized = 0, 0  # of the rows, and how many of them it counts
         self.base_deaths = 0  # at most this many rows of the bundle die
 
     def append(self, row: NewRow) -> int:
@@ -397,7 +398,6 @@ class PendingRows:
         if self._share is not None and not row.foreign:
             row = replace(row, foreign=not self._share.holds(row.vector[None])[0])
         self.rows.append(row)
-        self.size += row.size
         self._next_row += 1
         if self._share is not None and row.foreign:
             self._tombstones.append(self._next_row - 1)
@@ -413,6 +413,14 @@ class PendingRows:
         before = len(self._tombstones)
         self._tombstones += rows
         self.base_deaths += sum(row < self._first_live_row for row in self._tombstones[before:])
+
+    @property
+    def size(self) -> int:
+        """The most bytes of main memory that the rows will take."""
+        uncounted = self.rows[self._sized :]
+        self._size += sum(row.size + most_bytes(row.text) for row in uncounted)
+        self._sized = len(self.rows)
+        return self._size
 
     @property
     def deaths(self) -> int:
@@ -433,7 +441,8 @@ class PendingRows:
         tombstones = sorted(set(self._tombstones))
         parts = tuple(part.with_tombstones(tombstones) for part in self._appended(view))
         base = view.base.with_tombstones(tombstones)
-        self.rows, self._tombstones, self.size, self.base_deaths = [], [], 0, 0
+        self.rows, self._tombstones, self.base_deaths = [], [], 0
+        self._size, self._sized = 0, 0
         return replace(view, parts=parts, base=base)
 
     def _appended(self, view: View) -> list[RowPart]:
