@@ -238,6 +238,11 @@ class RuleTable:
                     field=field,
                 )
 
+    @property
+    def common_work(self) -> int:
+        """The work of the tenant's rules that act on every query, expired ones included."""
+        return self.by_key.get((self.tenant, _ALWAYS), _NOTHING).work
+
     def acting_on(self, *texts: str) -> list[Rule]:
         """Return the tenant's rules that act on a query with one of these texts, by precedence.
 
