@@ -20,6 +20,7 @@ from pydantic.dataclasses import dataclass
 from service.core import label_filter, text_identity
 from service.core.config import STRICT, Count, Natural, parse, read_toml
 from service.core.errors import InvalidConfig
+from service.core.memory import rule_table
 from service.core.processes.resources import available_cores, memory_limit
 from service.core.types import DeviceName
 
@@ -96,6 +97,9 @@ class EngineSettings:
     # Estimated memory of these rows and of labels learned since; more is 507. None: what
     # service/server/memory_budget.py leaves.
     live_bytes: Count | None = None
+    # Steps of the rules that one word of a query makes act, and of those without condition; more is
+    # 422. A label that a rule names is one step, and a condition of a filter is 20.
+    rule_work: Count = rule_table.MOST_WORK
     # In days: clicks that are posted from now on, or with `at`, lose half their weight. None: none.
     click_half_life: Annotated[float, Field(gt=0.0, le=MOST_DAYS)] | None = None
     other_data: bool = False  # whether to accept a log that was begun for other data

@@ -42,10 +42,12 @@ MOST_VALUES = 1_000  # conditions and values of one filter, by default
 MOST_ENTRIES = 64  # also of the items of its lists together
 MOST_CHARACTERS = 1_024  # per name or value
 MOST_METADATA_BYTES = 16_384  # names and values, in UTF-8
+CONDITION_WORK = 20  # of a condition, compared with a label that is looked up by its id
 # Of a number. Larger integers have no float of their own, so two of them might be equal.
 LARGEST_INTEGER = 2**53
 
-HoldsWhere = Callable[["Condition"], Bools]  # for which of n labels a condition holds
+# For which of n labels a condition holds: [n], or [1] if it holds for all or for none.
+HoldsWhere = Callable[["Condition"], Bools]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,13 +85,23 @@ class LabelFilter:
     def _hash(self) -> int:
         return hash((self.all, self.any, self.none))
 
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """The names of all fields in the order of the filter, each once."""
+        return tuple(dict.fromkeys(condition.field for condition in self.conditions()))
+
+    @cached_property
+    def work(self) -> int:
+        """What applying the filter costs, in lookups of a label."""
+        return sum(CONDITION_WORK + len(one.values) for one in self.conditions())
+
     def document(self) -> dict[str, Any]:
         """Return the filter as JSON."""
         lists = {"all": self.all, "any": self.any, "none": self.none}
         return {name: [node.document() for node in nodes] for name, nodes in lists.items() if nodes}
 
     def passing(self, holds: HoldsWhere) -> Bools:
-        """Return which of n labels pass."""
+        """Return which of n labels pass: [n], or [1] if `holds` returned nothing else."""
 
         def of(node: Condition | LabelFilter) -> Bools:
             return holds(node) if isinstance(node, Condition) else node.passing(holds)

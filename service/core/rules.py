@@ -91,14 +91,16 @@ class Rule:
         yield from chain(hidden, pinned, boosted)
 
     @property
-    def dated(self) -> bool:
-        """Whether the rule has a date."""
-        return self.starts_at is not None or self.expires_at is not None
+    def dates(self) -> tuple[float, ...]:
+        """The dates that the rule has."""
+        return tuple(date for date in (self.starts_at, self.expires_at) if date is not None)
 
-    def is_active(self, now: float) -> bool:
-        """Whether the rule has started at Unix time `now` and not expired."""
-        started = self.starts_at is None or self.starts_at <= now
-        return started and (self.expires_at is None or now < self.expires_at)
+    @property
+    def work(self) -> int:
+        """What the rule costs a query on which it acts: a label that it names counts 1."""
+        boost = None if self.boost is None else self.boost.filter
+        filters = sum(one.work for one in (self.filter, boost) if one is not None)
+        return max(1, filters + sum(1 for _ in self.named_labels()))
 
     def document(self) -> Mapping[str, Any]:
         """Return the rule as JSON, as it is posted but for its dates, which are Unix seconds."""

@@ -8,13 +8,17 @@ have plain ids, and belong to the tenant, too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from service.core.errors import InvalidInput, echoed
+from service.core.label_filter import Condition, LabelFilter
 
 NAMESPACE_END = "::"
 _ESCAPED = str.maketrans({"\\": "\\\\", ":": "\\:"})
+_OWNER = re.compile(r"((?:[^\\:]|\\.)*)::", re.DOTALL)  # an escaped name at the start of another
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
 def namespace(*owners: str) -> str:
@@ -65,6 +69,11 @@ class Tenant:
         value = metadata.get(self.field)
         return self.value in value if isinstance(value, tuple) else value == self.value
 
+    def filter(self) -> LabelFilter:
+        """Return the filter that the tenant's labels pass, those of several tenants included."""
+        own = Condition(field=self.field, operator="eq", values=(self.value,), kind="string")
+        return LabelFilter(all=(own,))
+
     def stored_id(self, label_id: str) -> str:
         """Return the id under which a label that the tenant posts is stored."""
         return namespace(str(self)) + label_id
@@ -78,6 +87,13 @@ class Tenant:
         """Return the other one of two stored ids that the tenant knows as the same id."""
         own = self.stored_id("")
         return stored_id.removeprefix(own) if stored_id.startswith(own) else own + stored_id
+
+    @classmethod
+    def of_stored_id(cls, stored_id: str) -> Tenant | None:
+        """Return the tenant that stored a label under this id; None if none seems to have."""
+        owner = _OWNER.match(stored_id)
+        field, _, value = _ESCAPE.sub(r"\1", owner[1] if owner else "").partition("=")
+        return cls(field, value) if field and value else None
 
     def shown_id(self, stored_id: str) -> str:
         """Return a stored id as the tenant knows it."""

@@ -103,12 +103,20 @@ class IdentityLookup:
         """Make the table now."""
         _ = self._table
 
-    def places(self, text_identity: str) -> Iterator[int]:
-        """Yield the places of the texts with this identity, ascending."""
+    def places(
+        self, text_identity: str, *, among: Callable[[Indices], Indices] | None = None
+    ) -> Iterator[int]:
+        """Yield the places of the texts with this identity, ascending.
+
+        `among` returns those of ascending places that count. It is asked before texts are read.
+        """
         hashes, places = self._table
         wanted = hash(text_identity)
         first, stop = (np.searchsorted(hashes, wanted, side) for side in ("left", "right"))
-        for place in places[first:stop].tolist():
+        found = places[first:stop]
+        if len(found) and among is not None:
+            found = among(found)
+        for place in found.tolist():
             if identity(self._texts[place]) == text_identity:
                 yield place
 

@@ -363,7 +363,10 @@ def require_same_builder(bundle: Bundle, label_log: LabelLog) -> None:
 
 def _memory_limits(settings: EngineSettings) -> MemoryLimits:
     limits = MemoryLimits(
-        live_rows=settings.live_rows, seal_rows=settings.seal_rows, seal_items=settings.seal_items
+        live_rows=settings.live_rows,
+        seal_rows=settings.seal_rows,
+        seal_items=settings.seal_items,
+        rule_work=settings.rule_work,
     )
     most = settings.live_bytes
     return limits if most is None else replace(limits, live_bytes=most)

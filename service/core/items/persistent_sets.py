@@ -9,8 +9,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
-Key = tuple[str, int]  # a text and a place: equal texts are ordered by place
+Key = tuple[Any, ...]  # such as a text and a place: equal texts are ordered by place
 
 MOST = 256  # keys per chunk; a larger chunk is cut in half
 
@@ -58,6 +59,11 @@ class SortedKeys:
     def places(self, text: str) -> Iterator[int]:
         """Yield the places of the keys with this text, ascending."""
         alike = takewhile(lambda key: key[0] == text, self.above((text, -1)))
+        return (place for _, place in alike)
+
+    def starting_with(self, text: str) -> Iterator[int]:
+        """Yield the places of the keys whose text begins with `text`, by their texts."""
+        alike = takewhile(lambda key: key[0].startswith(text), self.above((text, -1)))
         return (place for _, place in alike)
 
     def first(self, text: str) -> int | None:

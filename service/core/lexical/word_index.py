@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from sys import getsizeof
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -27,6 +28,11 @@ from service.core.types import Indices, Rows
 
 LEAST_CHARACTERS = 3  # of a word that has bigrams
 _BLOCK = 32  # words
+# Estimated bytes of main memory of live words, measured as the growth of a process.
+_BYTES_A_WORD = 300  # the word, its entries in maps, its first rows
+_BYTES_A_BIGRAM = 290  # its entry in the map, its first words
+_BYTES_AN_ENTRY = 6  # of a word under a known bigram
+_BYTES_A_POSTING = 12  # of a row under a known word, and of the word in the row
 _CODE_POINT_BITS = 21
 _NONE: Indices = np.zeros(0, np.int32)
 
@@ -121,6 +127,14 @@ class FrozenWords:
         return place if place < len(self.words) and self.words[place] == word else None
 
     @cached_property
+    def size(self) -> int:
+        """The bytes of main memory that the words and arrays take, if they are in main memory."""
+        arrays = self.indptr, self.postings, self.bigrams, self.bigram_indptr, self.bigram_words
+        later = 4 * len(self.words) + 8 * len(self.postings)  # `_distinct` and `_sizes`
+        words = sum(8 + getsizeof(word) for word in self.words)
+        return words + later + sum(array.nbytes for array in arrays)
+
+    @cached_property
     def _landmarks(self) -> list[str]:
         """The first word of each block, in main memory: reading a word from a file takes longer."""
         return [self.words[number] for number in range(0, len(self.words), _BLOCK)]
@@ -185,10 +199,14 @@ class FrozenWords:
 
 
 class LiveWords:
-    """The words of a block of live rows; words are numbered in the order of their first row."""
+    """The words of a block of live rows; words are numbered in the order of their first row.
+
+    `size` estimates the bytes of main memory that they take.
+    """
 
     def __init__(self) -> None:
         """Start without rows."""
+        self.size = 0
         self._numbers: dict[str, int] = {}
         self._words: list[str] = []
         self._postings: list[Growing[np.int32]] = []
@@ -199,6 +217,7 @@ class LiveWords:
     def write(self, start: int, texts: Iterable[str]) -> None:
         """Write rows at `start`, over rows that a dropped draft left there."""
         for words in self._rows[start:]:
+            self.size -= _BYTES_A_POSTING * len(words)
             for number in words:
                 self._postings[number].drop_from(start)
         del self._rows[start:]
@@ -207,6 +226,7 @@ class LiveWords:
             for number in row:
                 self._postings[number].append(place)
             self._rows.append(row)
+            self.size += _BYTES_A_POSTING * len(row)
 
     def find(self, word: str) -> int | None:
         """Return the number of a word, or None if no row ever had it."""
@@ -245,12 +265,31 @@ class LiveWords:
             number = len(self._words)
             self._words.append(word)
             self._postings.append(Growing(np.int32))
-            bigrams = bigrams_of(word) if has_bigrams(word) else []
+            bigrams, known = bigrams_of(word) if has_bigrams(word) else [], len(self._by_bigram)
             for bigram in bigrams:
                 self._by_bigram.setdefault(bigram, Growing(np.int32)).append(number)
+            of_new = _BYTES_A_BIGRAM * (len(self._by_bigram) - known)
+            self.size += _bytes_of_word(word) + of_new + _BYTES_AN_ENTRY * len(bigrams)
             self._distinct.append(len(bigrams))
             self._numbers[word] = number  # last: readers look here first
         return number
+
+
+def most_bytes(text: str) -> int:
+    """Return the most bytes that the words of a row with this text may add to live words.
+
+    That is if none of them was known before, nor a bigram beyond ASCII.
+    """
+    size = 0
+    for word in words_of(text):
+        beyond = 0 if word.isascii() else sum(character > "\x7f" for character in word) + 1
+        entries = _BYTES_AN_ENTRY * (len(word) + 1)
+        size += _BYTES_A_POSTING + _bytes_of_word(word) + entries + _BYTES_A_BIGRAM * beyond
+    return size
+
+
+def _bytes_of_word(word: str) -> int:
+    return _BYTES_A_WORD + getsizeof(word)
 
 
 def index_texts(texts: Iterable[str]) -> FrozenWords:

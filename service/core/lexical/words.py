@@ -127,7 +127,7 @@ class TypedQuery:
                 continue
             if "".join(wholes) == self.joined:
                 return "exact"
-            if _in_order(wholes, self.wholes) or _in_order(pieces, self.pieces):
+            if in_order(wholes, self.wholes) or in_order(pieces, self.pieces):
                 best = "phrase"
         return best
 
@@ -148,7 +148,10 @@ def _in_words(text: str) -> tuple[Sequence[str], Sequence[str]]:
     return [chunk.whole for chunk in chunks], pieces
 
 
-def _in_order(few: Iterable[str], many: Iterable[str]) -> bool:
+def in_order(few: Iterable[str], many: Iterable[str]) -> bool:
     """Return whether all of `few` are among `many`, in the same order."""
     rest = iter(many)
-    return all(word in rest for word in few)
+    for word in few:  # `all` would take three times as long
+        if word not in rest:
+            return False
+    return True

@@ -27,10 +27,12 @@ from service.core.changes import (
     UseBundle,
 )
 from service.core.items.fusion import fused
+from service.core.lexical.word_index import most_bytes
 from service.core.memory.compaction import FAN_OUT, plan_merges, without_dead_rows
 from service.core.memory.decay import NEVER, PLAIN, Vote, hour_of
 from service.core.memory.part import LiveRows, NewRow, RowPart
 from service.core.memory.row_ownership import Click
+from service.core.memory.rule_table import MOST_WORK
 from service.core.memory.view import View
 from service.core.types import Halves, Label, NewInstance, RowKind
 
@@ -42,7 +44,8 @@ class MemoryLimits:
     `live_rows` is the largest number of stored rows beyond the bundle's, including sealed rows.
     `live_bytes` limits the estimated main memory of these rows and of learned labels. Live rows lie
     in blocks of `seal_rows`. A full block is sealed, and `fan_out` neighboring segments of one
-    level are merged. Posted items are treated alike, in blocks of `seal_items`.
+    level are merged. Posted items are treated alike, in blocks of `seal_items`. `rule_work` limits
+    what the rules that act on one query may cost it.
     """
 
     live_rows: int = 1_000_000
@@ -50,6 +53,7 @@ class MemoryLimits:
     seal_rows: int = 16_384
     seal_items: int = 2_000
     fan_out: int = FAN_OUT
+    rule_work: int = MOST_WORK
 
 
 class Draft:
@@ -75,7 +79,7 @@ class Draft:
 
     @property
     def live_bytes(self) -> int:
-        """The view's `live_bytes`, plus the bytes of what is not yet written."""
+        """The view's `live_bytes`, plus the most bytes of what is not yet written."""
         new_labels = self.labels.live_bytes - self._view.labels.live_bytes
         new_items = 0
         if self.items is not None and self._view.items is not None:
@@ -394,7 +398,7 @@ class PendingRows:
         self._next_row = view.next_row
         self.rows: list[NewRow] = []  # rows to append
         self._tombstones: list[int] = []
-        self.size = 0  # bytes of main memory that the rows will take
+        self._size, self._sized = 0, 0  # of the rows, and how many of them it counts
         self.base_deaths = 0  # at most this many rows of the bundle die
 
     def append(self, row: NewRow) -> int:
@@ -402,7 +406,6 @@ class PendingRows:
         if self._share is not None and not row.foreign:
             row = replace(row, foreign=not self._share.holds(row.vector[None])[0])
         self.rows.append(row)
-        self.size += row.size
         self._next_row += 1
         if self._share is not None and row.foreign:
             self._tombstones.append(self._next_row - 1)
@@ -418,6 +421,14 @@ class PendingRows:
         before = len(self._tombstones)
         self._tombstones += rows
         self.base_deaths += sum(row < self._first_live_row for row in self._tombstones[before:])
+
+    @property
+    def size(self) -> int:
+        """The most bytes of main memory that the rows will take."""
+        uncounted = self.rows[self._sized :]
+        self._size += sum(row.size + most_bytes(row.text) for row in uncounted)
+        self._sized = len(self.rows)
+        return self._size
 
     @property
     def deaths(self) -> int:
@@ -438,7 +449,8 @@ class PendingRows:
         tombstones = sorted(set(self._tombstones))
         parts = tuple(part.with_tombstones(tombstones) for part in self._appended(view))
         base = view.base.with_tombstones(tombstones)
-        self.rows, self._tombstones, self.size, self.base_deaths = [], [], 0, 0
+        self.rows, self._tombstones, self.base_deaths = [], [], 0
+        self._size, self._sized = 0, 0
         return replace(view, parts=parts, base=base)
 
     def _appended(self, view: View) -> list[RowPart]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from threading import Lock
 
 import numpy as np
@@ -50,10 +50,14 @@ class _Active:
     """The part of a view that answers from `since` until before `until`, Unix seconds."""
 
     of: View
-    made: Filtered | None  # of the active labels; None if no label has dates
     answering: View
     since: float
     until: float
+    made: Filtered | None = None  # of the active labels; None if no label has dates
+
+    def holds(self, view: View, now: float) -> bool:
+        """Return whether this is the part of `view` that answers at Unix time `now`."""
+        return self.of is view and self.since <= now < self.until
 
 
 class FilteredViews:
@@ -63,7 +67,8 @@ class FilteredViews:
         """Start empty; `half_life` is that of clicks in days, None if they do not decay."""
         self._half_life = half_life
         self._kept: LRUCache[_Key, Filtered] = LRUCache(KEPT_FILTERS)
-        self._active: _Active | None = None
+        self._active: _Active | None = None  # by dates of labels, and by decay
+        self._acting: _Active | None = None  # of what that answers, by dates of rules
         self._lock = Lock()
 
     def active(self, view: View, now: float) -> View:
@@ -71,21 +76,27 @@ class FilteredViews:
 
         Old clicks have lost weight.
         """
+        answering = self._with_active_labels(view, now)
+        if not answering.rules.dated:
+            return answering
+        last = self._acting
+        if last is None or not last.holds(answering, now):
+            acting = replace(answering, rules=answering.rules.at(now))
+            until = answering.rules.next_date(now)
+            last = _Active(of=answering, answering=acting, since=now, until=until)
+            self._acting = last
+        return last.answering
+
+    def _with_active_labels(self, view: View, now: float) -> View:
         last, fields, made, answering = self._active, view.labels.fields, None, view
-        if last is not None and last.since <= now < last.until:
-            if last.of is view:
-                return last.answering
-            rules = last.answering.rules if last.of.rules is view.rules else view.rules.active(now)
-        else:
-            rules = view.rules.active(now)
+        if last is not None and last.holds(view, now):
+            return last.answering
         if fields.dated:
             active = _in_table(view.labels, fields.active(now, view.labels.columns))
             made = _narrowed(view, active, None if last is None else last.made)
             if active.sum() < len(view.labels):
                 answering = replace(made.view, scope=replace(view.scope, at=now))
-        if rules is not view.rules:
-            answering = replace(answering, rules=rules)
-        until = min(fields.next_date(now), view.rules.next_date(now))
+        until = fields.next_date(now)
         if self._half_life is not None and view.has_hours:
             decay = Decay(hour=hour_of(now), half_life=self._half_life)
             answering = replace(answering, decay=decay)
@@ -99,8 +110,7 @@ class FilteredViews:
 
     def of_tenant(self, view: View, tenant: Tenant) -> View:
         """Return `view` with the labels and rules of a tenant alone."""
-        wanted = Condition(field=tenant.field, operator="eq", values=(tenant.value,), kind="string")
-        return self._made(view, LabelFilter(all=(wanted,)), (tenant, None))
+        return self._made(view, tenant.filter(), (tenant, None))
 
     def _made(self, view: View, wanted: LabelFilter, key: _Key) -> View:
         tenant, only = key
@@ -108,17 +118,39 @@ class FilteredViews:
             before = self._kept.get(key)
         if before is not None and before.of is view:
             return before.view
+        if before is not None and _differ_in_rules(before.of, view):
+            # A rule has started or expired, so the labels and rows are the same.
+            own = replace(before.view, rules=view.rules.of(tenant))
+            made = replace(before, of=view, view=own)
+        else:
+            made = self._made_anew(view, wanted, tenant, only, before)
+        with self._lock:
+            newest = self._kept.get(key)
+            if newest is None or newest.of.version <= view.version:
+                self._kept[key] = made
+        return made.view
+
+    @staticmethod
+    def _made_anew(
+        view: View,
+        wanted: LabelFilter,
+        tenant: Tenant | None,
+        only: LabelFilter | None,
+        before: Filtered | None,
+    ) -> Filtered:
         made = filtered(view, wanted, before)
         if only is None:
             labels, rules = made.view.labels.of(tenant), view.rules.of(tenant)
             scope = replace(view.scope, tenant=tenant)
             own = replace(made.view, labels=labels, rules=rules, filter_warnings=(), scope=scope)
             made = replace(made, view=own)
-        with self._lock:
-            newest = self._kept.get(key)
-            if newest is None or newest.of.version <= view.version:
-                self._kept[key] = made
-        return made.view
+        return made
+
+
+def _differ_in_rules(one: View, other: View) -> bool:
+    """Return whether two views are the same but for their rules."""
+    names = (one.name for one in fields(View) if one.name != "rules")
+    return all(getattr(one, name) is getattr(other, name) for name in names)
 
 
 def filtered(view: View, wanted: LabelFilter, before: Filtered | None = None) -> Filtered:
@@ -175,29 +207,21 @@ def _in_table(labels: LabelTable, matching: Bools) -> Bools:
 
 def _warnings(labels: LabelTable, wanted: LabelFilter) -> Iterator[str]:
     """Yield a sentence for each field without a value that the filter's conditions ask for."""
-    asked: defaultdict[str, dict[str, list[Condition]]] = defaultdict(dict)  # by field and kind
+    present = _in_table(labels, np.ones(labels.columns, bool))
+    missing = labels.fields.missing(wanted.fields, present)
+    yield from (f"no label has the field {echoed(name)}" for name in missing)
+    absent = frozenset(missing)
+    asked: defaultdict[tuple[str, str], list[Condition]] = defaultdict(list)  # by field and kind
     for condition in wanted.conditions():
-        of_field = asked[condition.field]
-        if condition.operator != "exists":
-            of_field.setdefault(condition.kind, []).append(condition)
-
-    def holds(name: str, operator: str, kind: str) -> bool:
-        return has(Condition(field=name, operator=operator, values=(True,), kind=kind))
+        if condition.operator != "exists" and condition.field not in absent:
+            asked[condition.field, condition.kind].append(condition)
 
     def has(condition: Condition) -> bool:
         return bool(_matching(labels, LabelFilter(all=(condition,))).any())
 
-    for name, kinds in asked.items():
-        lacking = {
-            kind: conditions
-            for kind, conditions in kinds.items()
-            # The first test is the quicker one, and mostly enough.
-            if not has(conditions[0]) and not holds(name, OF_KIND, kind)
-        }
-        if len(lacking) == len(kinds) and not holds(name, "exists", "boolean"):
-            yield f"no label has the field {echoed(name)}"
-            continue
-        for kind, conditions in lacking.items():
+    for (name, kind), conditions in asked.items():
+        of_kind = Condition(field=name, operator=OF_KIND, values=(True,), kind=kind)
+        if not has(conditions[0]) and not has(of_kind):  # the first test mostly suffices
             used = dict.fromkeys(f"`{one.operator}`" for one in conditions)
             yield f"no label has a {kind} as {echoed(name)}, so {' and '.join(used)} never holds"
 

@@ -17,6 +17,7 @@ from service.core.index.protocol import Segment
 from service.core.items.fusion import OnnxFusion
 from service.core.items.item_memory import ItemMemory, bytes_of_memory_item
 from service.core.label_filter import LabelFilter
+from service.core.lexical.word_index import most_bytes
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.decay import PLAIN
 from service.core.memory.draft import Draft, MemoryLimits, vote_of
@@ -77,7 +78,7 @@ class KnowledgeMemory:
                 ownership=RowOwnership.of_bundle(bundle),
                 items=None if bundle.items is None else ItemMemory.of(bundle.items),
                 fusion=None if bundle.items is None else OnnxFusion(bundle.items.fusion),
-                rules=RuleTable.from_rules(bundle.rules),
+                rules=RuleTable.from_rules(bundle.rules, most_work=self.limits.rule_work),
                 share=share,
                 shards=shards,
             )
@@ -216,13 +217,14 @@ class KnowledgeMemory:
 
 
 def bytes_of_item(item: Posted, *, dimension: int) -> int:
-    """Return the bytes of a posted label with its rows, of an instance's row, or of an item."""
+    """Return the most bytes of a posted label with its rows, of an instance's row, or an item."""
     if isinstance(item, NewItem):
         return bytes_of_memory_item(item.id, item.text, dimension=dimension)
     if isinstance(item, NewInstance):
         votes = len(item.labels)
         special = vote_of(item) != PLAIN or item.clicks is not None
-        return bytes_of_row(item.query, votes=votes, dimension=dimension, special=special)
+        row = bytes_of_row(item.query, votes=votes, dimension=dimension, special=special)
+        return row + most_bytes(item.query)
     texts = (item.text, *item.aliases, *item.queries)
     rows = sum(bytes_of_row(text, votes=1, dimension=dimension) for text in texts)
-    return rows + bytes_of_label(item)
+    return rows + sum(map(most_bytes, texts)) + bytes_of_label(item)

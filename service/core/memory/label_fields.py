@@ -27,6 +27,7 @@ _NUMBERS = (int, float)
 _EMPTY = ()  # the value of a field that holds an empty list
 _BOOLEANS, _NO_ITEMS = ((bool, True), (bool, False)), (tuple, _EMPTY)  # keys of codes
 _KEPT_FILTERS = 128  # applied to the bundle's labels, with those of single fields
+_FEW = 64  # values of a field that are looked at before all others
 _LEAST_ENTRIES = 1_024  # below this, entries of replaced labels are not worth a new store
 
 
@@ -115,6 +116,15 @@ class _Field:
             found[self._first(of_entries, entries)] = True
         return found
 
+    def is_in(self, wanted: Bools) -> bool:
+        """Return whether one of the first entries that are `wanted` [E] has a value."""
+        for of_entries in (self._code_entries, self._number_entries):
+            known = self._first(of_entries, len(wanted))
+            # Mostly, one of the first will do.
+            if wanted[known[:_FEW]].any() or wanted[known[_FEW:]].any():
+                return True
+        return False
+
     @staticmethod
     def _first(of_entries: Growing[np.int32], entries: int) -> Indices:
         known = of_entries.view()
@@ -155,12 +165,19 @@ class FieldStore:
         return self._columns.view()[:entries]
 
     def holds(self, condition: Condition, *, entries: int) -> Bools:
-        """Return for which of the first entries a condition holds, [E]."""
+        """Return for which of the first entries a condition holds: [E], or [1] for all alike."""
         field = self._fields.get(condition.field)
+        if field is None:
+            return _holds_without_fields(condition)
         if condition.operator == "exists":
-            present = np.zeros(entries, bool) if field is None else field.present(entries)
+            present = field.present(entries)
             return present if condition.values[0] else ~present
-        return np.zeros(entries, bool) if field is None else field.holds(condition, entries)
+        return field.holds(condition, entries)
+
+    def has(self, name: str, wanted: Bools) -> bool:
+        """Return whether one of the first entries that are `wanted` [E] has a field."""
+        field = self._fields.get(name)
+        return field is not None and field.is_in(wanted)
 
     @property
     def dated(self) -> bool:
@@ -240,10 +257,15 @@ class BundleFields:
         with self._lock:
             bits = self._passing.get(wanted)
         if bits is None:
-            bits = np.packbits(wanted.passing(partial(self._store.holds, entries=entries)))
+            passing = wanted.passing(partial(self._store.holds, entries=entries))
+            bits = np.packbits(np.broadcast_to(passing, entries))
             with self._lock:
                 self._passing[wanted] = bits
         return np.unpackbits(bits, count=entries).astype(bool)
+
+    def has(self, name: str, wanted: Bools) -> bool:
+        """Return whether one of these labels that are `wanted` [E] has a field."""
+        return self._store.has(name, wanted)
 
     @property
     def boosts(self) -> Floats | None:
@@ -327,6 +349,19 @@ class LabelFields:
             holds = partial(self.posted.holds, entries=self.entries)
             passing[self.posted.columns(self.entries)] = wanted.passing(holds)
         return passing
+
+    def missing(self, names: Iterable[str], present: Bools) -> tuple[str, ...]:
+        """Return those of the fields that none of the labels `present` [C] has."""
+        columns, places = self.posted.columns(self.entries), np.arange(self.entries)
+        newest = np.full(len(present), -1, np.int64)
+        newest[columns] = places  # of several entries of a column, the last one is assigned
+        posted = present[columns] & (newest[columns] == places)
+        of_bundle = (present & (newest < 0))[self.of_bundle.columns]
+        return tuple(
+            name
+            for name in names
+            if not (self.posted.has(name, posted) or self.of_bundle.has(name, of_bundle))
+        )
 
     def active(self, now: float, columns: int) -> Bools:
         """Return the labels [C] that have started at Unix time `now` and not expired."""

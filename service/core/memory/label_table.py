@@ -7,11 +7,11 @@ the old one. So each view keeps its own labels at little cost.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 
 import numpy as np
@@ -29,6 +29,7 @@ from service.core.text_identity import IdentityLookup, free_id, identity
 from service.core.types import Bools, Floats, Indices, Label, NewLabel
 
 _DELETED = -1
+_FEW = 16  # labels that are asked one by one whose they are
 MOST_BOOST = 1e6  # of one label, after all rules
 _FIRST = 1e30  # a boost beyond all others
 _NO_COLUMNS: Indices = np.zeros(0, np.int32)
@@ -45,9 +46,9 @@ class LabelTable:
 
     A deleted label's column is never used again, so its old votes cannot come back. `deleted` holds
     these columns, ascending. `live` holds the labels posted since the bundle by column. Their
-    columns are in `column_by_id` by id, and in `identities` by the identity of their text.
-    `live_bytes` estimates the main memory that these labels take, without their rows. Unless the
-    table is `namespaced`, no label has an id that a tenant chose.
+    columns are in `column_by_id` by id, and in `identities` by the identity of their text, and by
+    tenant if one posted them. `live_bytes` estimates the main memory that these labels take,
+    without their rows. Unless the table is `namespaced`, no label has an id that a tenant chose.
 
     `fields` holds metadata, dates and boosts of all labels. In a table of some labels alone
     (`only`), `kept` is a bitmap over all columns; other labels seem to be deleted. `factors` [C]
@@ -108,10 +109,11 @@ class LabelTable:
             return self.factors
         return self.fields.boosts
 
-    def boosted(self, columns: Sequence[int] | Bools, factor: float) -> LabelTable:
-        """Return a table in which some labels have a boost that is multiplied by `factor`."""
+    def boosted(self, boosts: Iterable[tuple[Sequence[int] | Bools, float]]) -> LabelTable:
+        """Return a table in which the boosts of some labels are multiplied by factors, in order."""
         factors = self._own_factors()
-        factors[columns] = np.clip(factors[columns] * factor, 1 / MOST_BOOST, MOST_BOOST)
+        for columns, factor in boosts:
+            factors[columns] = np.clip(factors[columns] * factor, 1 / MOST_BOOST, MOST_BOOST)
         return replace(self, factors=factors)
 
     def first(self, columns: Sequence[int]) -> LabelTable:
@@ -163,7 +165,10 @@ class LabelTable:
 
     def _owns(self, column: int) -> bool:
         """Return whether the label at a column is the tenant's."""
-        return self.tenant is None or self.tenant.owns(self.shown_at(column)[3])
+        if self.tenant is None:
+            return True
+        label = self.live.get(column)
+        return self.tenant.owns((self.base_details.at(column) if label is None else label).metadata)
 
     def get(self, label_id: str) -> Label | None:
         """Return the label with this id, or None if there is none or it was deleted."""
@@ -321,7 +326,7 @@ class LabelTable:
             columns=max(self.columns, label.index + 1),
             live=others.live.insert(label.index, label),
             column_by_id=self.column_by_id.insert(label.id, label.index),
-            identities=others.identities.insert((identity(label.text), label.index)),
+            identities=others.identities.insert((_listed_as(label), label.index)),
             live_bytes=others.live_bytes + bytes_of_label(label),
             namespaced=self.namespaced or NAMESPACE_END in label.id,
             fields=others.fields.put(label, others.live),
@@ -377,16 +382,35 @@ class LabelTable:
 
     def _first_column(self, text_identity: str) -> int | None:
         """Return the first column of a label whose text has this identity, or None."""
-        of_base = (
-            column
-            for column in self.base_identities.places(text_identity)
-            if column not in self.live and not self.is_deleted(np.array([column]))[0]
-        )
-        firsts = (
-            next(filter(self._owns, columns), None)
-            for columns in (of_base, self.identities.places(text_identity))
-        )
-        return min((column for column in firsts if column is not None), default=None)
+        of_base = self.base_identities.places(text_identity, among=self._not_foreign)
+        found = (filter(self._owns, of_base), self._posted_with(text_identity))
+        return min((column for own in found for column in islice(own, 1)), default=None)
+
+    def _not_foreign(self, columns: Indices) -> Indices:
+        """Return those of the bundle's labels that may be the tenant's, unless posted since."""
+        columns = self._near_own(columns[~self.is_deleted(columns)])
+        return np.array([column for column in columns.tolist() if column not in self.live])
+
+    def _near_own(self, columns: Indices) -> Indices:
+        """Return the columns of few labels; of many, those that have the tenant's value."""
+        if self.tenant is None or len(columns) <= _FEW:
+            return columns
+        return columns[self.fields.passing(self.tenant.filter(), self.columns)[columns]]
+
+    def _posted_with(self, text_identity: str) -> Iterator[int]:
+        """Yield the first column of a posted label whose text has this identity, if there is one.
+
+        The labels that tenants posted are listed by tenant, so that others do not delay one.
+        """
+        plain = self.identities.places(text_identity)
+        if self.tenant is None:
+            of_tenants = self.identities.starting_with(_of_tenant(text_identity, ""))
+            yield from sorted(chain(islice(plain, 1), of_tenants))[:1]
+        else:
+            own = self.identities.places(_of_tenant(text_identity, str(self.tenant)))
+            near = (self._near_own(np.fromiter(columns, np.int32)) for columns in (own, plain))
+            firsts = (islice(filter(self._owns, columns.tolist()), 1) for columns in near)
+            yield from sorted(chain.from_iterable(firsts))[:1]
 
     def _without_posted(self, column: int) -> LabelTable:
         """Return the table without the label that was posted at `column`, if there is one."""
@@ -396,7 +420,7 @@ class LabelTable:
         return replace(
             self,
             live=self.live.remove(column),
-            identities=self.identities.discard((identity(label.text), column)),
+            identities=self.identities.discard((_listed_as(label), column)),
             live_bytes=self.live_bytes - bytes_of_label(label),
         )
 
@@ -410,6 +434,18 @@ class LabelTable:
 
 def _taken(label_id: str) -> InvalidInput:
     return InvalidInput(f"the id {echoed(label_id)} is taken; choose another", field="id")
+
+
+def _listed_as(label: Label) -> str:
+    """Return the text by which a posted label is found: its identity, for the tenant it is of."""
+    tenant, text_identity = Tenant.of_stored_id(label.id), identity(label.text)
+    if tenant is None or not tenant.owns(label.metadata):
+        return text_identity
+    return _of_tenant(text_identity, str(tenant))
+
+
+def _of_tenant(text_identity: str, tenant: str) -> str:
+    return f"{text_identity}\n{tenant}"  # no identity has a line break
 
 
 def bytes_of_label(label: Label | NewLabel) -> int:

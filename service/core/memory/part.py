@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from sys import getsizeof
 from typing import TypeVar
 
 import numpy as np
@@ -48,7 +49,6 @@ BYTES_A_VOTE = 4
 BYTES_A_NUMBER = 2  # one number of a key, fp16
 BYTES_OF_SPECIAL_VOTES = 1_400  # of one click: the objects, and its entries in the map of votes
 BYTES_A_SPECIAL_VOTE = 8  # its weight and its hour
-BYTES_A_WORD = 100  # of a text, in the lexical index
 
 PLAIN_WEIGHT, PLAIN_HOUR = np.float32(PLAIN.weight), np.int32(PLAIN.hour)  # of a plain vote
 
@@ -276,13 +276,13 @@ class BaseRows:
 
 
 def bytes_of_row(text: str, *, votes: int, dimension: int, special: bool = False) -> int:
-    """Return the bytes of one row: its key of `dimension`, its text and its votes.
+    """Return the bytes of one row without its words: its key of `dimension`, text and votes.
 
     `special` votes have a weight or an hour.
     """
     own = BYTES_OF_SPECIAL_VOTES + BYTES_A_SPECIAL_VOTE * votes if special else 0
-    key, words = BYTES_A_NUMBER * dimension, BYTES_A_WORD * (text.count(" ") + 1)
-    return BYTES_A_ROW + key + BYTES_A_VOTE * votes + len(text.encode()) + words + own
+    key = BYTES_A_NUMBER * dimension
+    return BYTES_A_ROW + key + BYTES_A_VOTE * votes + getsizeof(text) + own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -306,7 +306,7 @@ class NewRow:
 
     @property
     def size(self) -> int:
-        """The bytes of main memory that the row takes."""
+        """The bytes of main memory that the row takes without its words."""
         return bytes_of_row(
             self.text,
             votes=len(self.votes),
@@ -507,9 +507,11 @@ class LiveRows(RowPart):
 
     def append(self, rows: Sequence[NewRow]) -> LiveRows:
         """Write at most `room` rows behind the present ones; return the part that counts them."""
+        words = self.contents.words.size
         self.contents.write(self.stored_rows, rows)
         self.live.write(self.stored_rows, np.stack([row.vector for row in rows]))
-        size = self.stored_bytes + sum(row.size for row in rows)
+        words = self.contents.words.size - words
+        size = self.stored_bytes + words + sum(row.size for row in rows)
         return replace(self, stop=self.stop + len(rows), stored_bytes=size)
 
 
@@ -540,6 +542,7 @@ def seal(
         PLAIN_HOUR,
     )
     origins = _joined([part.origins(rows) for part, rows in pieces], np.int64)
+    words = gathered([(part.contents.words, part.places(rows)) for part, rows in pieces])
     special = np.zeros(len(counts), bool)
     row_of_vote = np.repeat(np.arange(len(counts)), counts)
     if weights is not None:
@@ -557,12 +560,13 @@ def seal(
             indptr=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
             indices=_joined([columns for columns, _ in votes], np.int32),
             texts=texts,
-            words=gathered([(part.contents.words, part.places(rows)) for part, rows in pieces]),
+            words=words,
             weights=weights,
             hours=hours,
             origins=origins if (origins >= 0).any() else None,
         ),
-        stored_bytes=sum(
+        stored_bytes=words.size
+        + sum(
             bytes_of_row(text, votes=count, dimension=dimension, special=others)
             for text, count, others in zip(texts, counts.tolist(), special.tolist(), strict=True)
         ),

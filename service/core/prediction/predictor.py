@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 from itertools import islice, repeat
 from threading import Lock
 from time import perf_counter
@@ -33,7 +34,7 @@ from service.core.prediction.diversity import maximal_marginal_relevance
 from service.core.prediction.ranking import Ranker, Ranking, open_ranker
 from service.core.prediction.reranking.reranker import Reranker
 from service.core.prediction.scoring import places
-from service.core.prediction.steering import Only, Steering, only_passing, steering_of
+from service.core.prediction.steering import Only, Steering, Steerings, only_passing
 from service.core.types import (
     Answer,
     Evidence,
@@ -184,7 +185,7 @@ class Predictor:
         self._cache = cache or QueryCache(0)
         self._ranker = ranker or open_ranker()
         self._reranker, self._confidence = reranker, confidence or {}
-        self._only = only
+        self._steerings = Steerings(only)
 
     def predict(self, view: View, queries: Sequence[str], options: PredictOptions) -> Answer:
         """Answer `queries` from `view`, with texts and, on request, evidence."""
@@ -357,7 +358,7 @@ class Predictor:
             yield from self._ranked(view, searched, options, watch)
             return
         for place, reading in enumerate(searched.readings):
-            steering = steering_of(view, reading, self._only)
+            steering = self._steerings.of(view, reading)
             of_query = searched.part(slice(place, place + 1))
             if steering is None:
                 yield from self._ranked(view, of_query, options, watch)
@@ -377,15 +378,6 @@ class Predictor:
         if not pins:
             [ranking] = self._ranked(view, searched, options, watch)
             return ranking._replace(steering=steering)
-        # All are ranked together, so that pinned labels have their own scores and confidences.
-        top_k = max(options.top_k, MOST_DIVERSE) if options.diversity else options.top_k
-        wide = replace(options, top_k=top_k + len(pins), diversity=0.0, min_confidence=0.0)
-        pinned = view.labels.first(list(pins.values()))
-        [ranking] = self._ranked(replace(view, labels=pinned), searched, wide, watch)
-        ranking = ranking.with_boosts(view.labels.boosts)
-        others = _confident_enough(ranking.without(pins.values()), options.min_confidence)
-        if options.diversity:
-            others = _diverse(view, others, options)
         if options.match is not None:
             query = TypedQuery(searched.readings[0].text)
             pins = {
@@ -393,7 +385,21 @@ class Predictor:
                 for position, column in pins.items()
                 if query.match(*view.labels.texts_at(column)) in options.match
             }
-        ranking = ranking.with_pins(pins, others.columns, count=options.top_k)
+        # At most `top_k` can be shown. The others answer nowhere else, as if they were hidden.
+        shown = {position: pins[position] for position in nsmallest(options.top_k, pins)}
+        hidden = set(steering.pins.values()).difference(shown.values())
+        labels = view.labels.without(list(hidden)) if hidden else view.labels
+        # All are ranked together, so that pinned labels have their own scores and confidences.
+        top_k = max(options.top_k, MOST_DIVERSE) if options.diversity else options.top_k
+        wide = replace(options, top_k=top_k + len(shown), diversity=0.0, min_confidence=0.0)
+        pinned = labels.first(list(shown.values()))
+        [ranking] = self._ranked(replace(view, labels=pinned), searched, wide, watch)
+        ranking = ranking.with_boosts(view.labels.boosts)
+        others = ranking.without(frozenset(shown.values()))
+        others = _confident_enough(others, options.min_confidence)
+        if options.diversity:
+            others = _diverse(view, others, options)
+        ranking = ranking.with_pins(shown, others.columns, count=options.top_k)
         return ranking._replace(steering=steering)
 
     def _ranked(

@@ -124,7 +124,8 @@ class Ranking(NamedTuple):
 
         A pinned label that is not in this ranking has no votes. At most `count` are returned.
         """
-        missing = [column for column in pins.values() if column not in self.columns]
+        ranked = frozenset(self.columns)
+        missing = [column for column in pins.values() if column not in ranked]
         fill = len(missing)
         votes, confidences, boosts = self.votes, self.confidences, self.boosts
         whole = self._replace(

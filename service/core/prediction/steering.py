@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
+
+from cachetools import LRUCache
 
 from service.core.label_filter import LabelFilter
 from service.core.memory.filtered_view import filtered
 from service.core.memory.view import View
 from service.core.rules import Boost, Pin, Rule
 from service.core.types import Bools, Reading
+
+KEPT_STEERINGS = 8  # of a predictor
 
 Only = Callable[[View, LabelFilter], View]  # returns a view of the labels alone that pass
 
@@ -37,20 +42,48 @@ class Steering:
         return any(rule.filter is not None for rule in self.rules)
 
 
-def steering_of(view: View, reading: Reading, only: Only) -> Steering | None:
-    """Return what the view's rules do to a query, as typed or as read; None if no rule acts."""
-    rules = view.rules.acting_on(reading.query, reading.text)
-    if not rules:
-        return None
+class Steerings:
+    """What sets of rules do to the newest views, made once for each; threads may share it.
+
+    Most queries have the same rules: those without condition.
+    """
+
+    def __init__(self, only: Only) -> None:
+        """Start empty; `only` applies the filters of rules."""
+        self._only = only
+        self._kept: LRUCache[tuple[str, ...], tuple[View, Steering]] = LRUCache(KEPT_STEERINGS)
+        self._lock = Lock()
+
+    def of(self, view: View, reading: Reading) -> Steering | None:
+        """Return what the view's rules do to a query, as typed or as read; None if none acts.
+
+        Raises `InvalidInput` if the rules that act cost too much.
+        """
+        rules = view.rules.acting_on(reading.query, reading.text)
+        if not rules:
+            return None
+        key = (str(view.rules.tenant), *(rule.id for rule in rules))
+        with self._lock:
+            of_view, kept = self._kept.get(key, (None, None))
+        if kept is not None and of_view is view:
+            return kept
+        made = steering_of(view, rules, self._only)
+        with self._lock:
+            self._kept[key] = view, made
+        return made
+
+
+def steering_of(view: View, rules: Sequence[Rule], only: Only) -> Steering:
+    """Return what these rules, by precedence, do to a query that is answered from `view`."""
     filters = tuple(rule.filter for rule in rules if rule.filter is not None)
     narrowed = only(view, LabelFilter(all=filters)) if filters else view
     labels = narrowed.labels
     hidden = _columns(narrowed, [label_id for rule in rules for label_id in rule.hide])
     if hidden:
         labels = labels.without(hidden)
-    for rule in rules:
-        if rule.boost is not None:
-            labels = labels.boosted(_boosted(narrowed, rule.boost), rule.boost.factor)
+    boosts = [rule.boost for rule in rules if rule.boost is not None]
+    if boosts:
+        labels = labels.boosted((_boosted(narrowed, boost), boost.factor) for boost in boosts)
     narrowed = replace(narrowed, labels=labels) if labels is not narrowed.labels else narrowed
     pins = _pins(narrowed, [pin for rule in rules for pin in rule.pins])
     return Steering(rules=rules, view=narrowed, pins=pins)
@@ -71,12 +104,19 @@ def _boosted(view: View, boost: Boost) -> list[int] | Bools:
 def _pins(view: View, pins: Sequence[Pin]) -> dict[int, int]:
     """Return the columns of pinned labels by position, from 0; see `rules` for the precedence."""
     placed: dict[int, int] = {}
+    pinned: set[int] = set()
+    behind: dict[int, int] = {}  # from a taken position, one at or before the next free one
     for pin in pins:
-        column, position = view.labels.column(pin.id), pin.position - 1
-        if column is not None and column not in placed.values():
-            while position in placed:
-                position += 1
-            placed[position] = column
+        column = view.labels.column(pin.id)
+        if column is None or column in pinned:
+            continue
+        position, passed = pin.position - 1, list[int]()
+        while position in behind:
+            passed.append(position)
+            position = behind[position]
+        placed[position] = column
+        pinned.add(column)
+        behind |= dict.fromkeys((*passed, position), position + 1)
     return placed
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,6 +42,7 @@ from service.core.errors import (
     Overloaded,
 )
 from service.core.memory.view import View
+from service.core.tenant import Tenant
 from service.core.types import Answer, Prediction, PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
 from service.settings import EngineSettings
@@ -59,6 +60,7 @@ _CANDIDATE = 0.007  # per candidate of the reranker
 _TYPED = 15.0  # for a request of certain match types: all labels with votes are compared
 _DIVERSE = 0.5  # for a request of diverse keywords
 _FILTERED = 3.0  # for a filtered request: a longer walk, or a scan
+_STEP = 0.001  # per step of a filter, and of the rules that act on every query
 _UNIT = 2.5  # a query at depth 200 with ten keywords
 
 # The most that a task of several queries costs, so that no request occupies a thread for long. A
@@ -68,8 +70,11 @@ TASK_COST = 8
 Serializer = Callable[[Prediction], bytes]  # called in the answering threads
 
 
-def query_cost(options: PredictOptions) -> int:
-    """Return how many plain queries one query with these options costs, at least 1."""
+def query_cost(options: PredictOptions, rules: int = 0) -> int:
+    """Return how many plain queries one query with these options costs, at least 1.
+
+    `rules` are the steps of the rules that act on it, whatever its words are.
+    """
     keyword = _KEYWORD + _EXPLAINED_KEYWORD * options.explain
     key = _KEY + _EXPLAINED_KEY * options.explain
     milliseconds = (
@@ -80,8 +85,10 @@ def query_cost(options: PredictOptions) -> int:
         + _GIVEN_ITEM * len(options.items or ())
         + _TYPED * (options.match is not None)
         + _DIVERSE * (options.diversity > 0)
-        + _FILTERED * (options.filter is not None)
+        + _STEP * rules
     )
+    if options.filter is not None:
+        milliseconds += _FILTERED + _STEP * options.filter.work
     return max(1, round(milliseconds / _UNIT))
 
 
@@ -134,7 +141,9 @@ class QueryRequest:
 
     def _answer_from(self, loaded: LoadedBundle) -> None:
         self.loaded, self.options = loaded, self._choose(loaded.bundle.manifest)
-        self.query_cost = query_cost(self.options)
+        self.tenant = self.options.tenant
+        rules = loaded.memory.view.rules.of(self.tenant).common_work
+        self.query_cost = query_cost(self.options, rules)
 
     def join(self, loaded: LoadedBundle, *, queued: float) -> None:
         """Answer from `loaded`, which is another bundle if a reload ended during the wait.
@@ -282,13 +291,31 @@ class DelayControl:
         self.limit = max(2 * self._threads, round(answered))
 
 
-class Lane:
-    """Waiting requests in order of their arrival; used under the queue's lock.
+class Waiting:
+    """The waiting requests of one tenant, in order of their arrival."""
 
-    The order is first in, first out. If, during overload, more waits than can be answered in time,
-    the newest is taken first: its client is the likeliest to be still waiting. Requests that have
-    waited longer than the control's patience are dropped then. A request of several tasks is
-    finished before the next begins: two at once would take twice as long each.
+    def __init__(self, served: int) -> None:
+        """Start without requests, as if `served` plain queries had been taken."""
+        self.requests: deque[QueryRequest] = deque()
+        self.begun: QueryRequest | None = None  # the rest of a request of several tasks
+        self.cost = 0  # in plain queries, of those that no thread has taken yet
+        self.served = served  # plain queries taken so far, compared with other tenants
+
+    def __bool__(self) -> bool:
+        return self.begun is not None or bool(self.requests)
+
+
+class Lane:
+    """Waiting requests; used under the queue's lock.
+
+    Tenants take turns: the next request is of the tenant that was served least, so none of them
+    delays the others beyond its share. Requests without tenant are like those of one more.
+
+    The order of a tenant's requests is first in, first out. If, during overload, more waits than
+    can be answered in time, the newest is taken first: its client is the likeliest to be still
+    waiting. Requests that have waited longer than the control's patience are dropped then. A
+    request of several tasks is finished before the tenant's next begins: two at once would take
+    twice as long each.
     """
 
     def __init__(self, control: DelayControl) -> None:
@@ -299,28 +326,45 @@ class Lane:
         self.running = 0  # taken by threads and not finished
         self.arriving = 0  # still being received; counted by the event loop
         self.served = 0  # taken so far, compared with the other lane
-        self._requests: deque[QueryRequest] = deque()
-        self._begun: QueryRequest | None = None  # the rest of a request of several tasks
+        self._tenants: dict[Tenant | None, Waiting] = {}  # those with waiting requests
 
     def __bool__(self) -> bool:
-        return self._begun is not None or bool(self._requests)
+        return bool(self._tenants)
 
-    @property
-    def full(self) -> bool:
-        """Whether the lane is overloaded and no further request can be answered in time."""
-        return self.control.overloaded and self.waiting + self.arriving >= self.control.limit
+    def has_share(self, tenant: Tenant | None, most: int, cost: int = 0) -> bool:
+        """Return whether a tenant has what it may have of `most` waiting queries, with `cost` more.
+
+        It may have all of them, or an equal share while others wait.
+        """
+        own = self._tenants.get(tenant)
+        others = len(self._tenants) - (own is not None)
+        if not others:
+            return self.waiting + self.arriving + cost >= most
+        return (0 if own is None else own.cost) + cost >= -(-most // (others + 1))
+
+    def full(self, tenant: Tenant | None) -> bool:
+        """Whether the lane is overloaded and no further request of a tenant is answered in time."""
+        too_many = self.waiting + self.arriving >= self.control.limit
+        return self.control.overloaded and too_many and self.has_share(tenant, self.control.limit)
 
     def put(self, request: QueryRequest) -> None:
         """Append a request."""
-        self._requests.append(request)
+        own = self._tenants.get(request.tenant)
+        if own is None:
+            least = min((other.served for other in self._tenants.values()), default=0)
+            own = self._tenants[request.tenant] = Waiting(least)
+        own.requests.append(request)
+        own.cost += request.cost
         self.waiting += request.cost
 
     def remove(self, request: QueryRequest) -> None:
         """Remove a request. If a thread has begun it, that thread will see that it ended."""
-        if request.view is None:
+        own = self._tenants.get(request.tenant)
+        if request.view is None and own is not None:
             with suppress(ValueError):  # a thread has dropped it already
-                self._requests.remove(request)
-                self.waiting -= request.uncut
+                own.requests.remove(request)
+                self._count_taken(own, request.uncut)
+                self._forget(request.tenant)
 
     def take(self, most: int, *, task: int, now: float, query_seconds: float) -> Batch:
         """Take tasks that together cost at most `most`, or one larger task.
@@ -329,43 +373,63 @@ class Lane:
         `query_seconds`.
         """
         tasks: list[QueryTask] = []
-        delay = now - self._requests[0].queued if self._requests else 0.0
+        oldest = min((own.requests[0].queued for own in self._all if own.requests), default=now)
         dropped = self._drop_old(now)
         taken = 0
         while self and taken < most:
+            tenant, own = min(self._tenants.items(), key=lambda one: one[1].served)
             end = -1 if self._too_many_wait else 0
-            request = self._begun or self._requests[end]
+            request = own.begun or own.requests[end]
             if tasks and taken + request.uncut > most:
                 break
-            if request is self._begun:
-                self._begun = None
+            if request is own.begun:
+                own.begun = None
             else:
-                del self._requests[end]
+                del own.requests[end]
             error = request.useless(now)
             if error is not None:
-                self.waiting -= request.uncut
+                self._count_taken(own, request.uncut)
                 dropped.append((request, error))
-                continue
-            tasks.append(request.cut(task))
-            taken += tasks[-1].cost
-            if request.uncut:
-                self._begun = request
-        self.waiting -= taken
+            else:
+                tasks.append(request.cut(task))
+                taken += tasks[-1].cost
+                own.served += tasks[-1].cost
+                self._count_taken(own, tasks[-1].cost)
+                if request.uncut:
+                    own.begun = request
+            self._forget(tenant)
         self.running += taken
         self.served += taken
-        self.control.observe(delay, now=now, query_seconds=query_seconds)
+        self.control.observe(now - oldest, now=now, query_seconds=query_seconds)
         return Batch(lane=self, tasks=tasks, dropped=dropped)
+
+    @property
+    def _all(self) -> Iterable[Waiting]:
+        return self._tenants.values()
 
     @property
     def _too_many_wait(self) -> bool:
         return self.control.overloaded and self.waiting > self.control.limit
 
+    def _count_taken(self, own: Waiting, cost: int) -> None:
+        own.cost -= cost
+        self.waiting -= cost
+
+    def _forget(self, tenant: Tenant | None) -> None:
+        if not self._tenants[tenant]:
+            del self._tenants[tenant]
+
     def _drop_old(self, now: float) -> list[Dropped]:
+        """Drop old requests of the tenant that has most waiting, while too many wait."""
         dropped: list[Dropped] = []
         oldest = now - self.control.patience
-        while self._too_many_wait and self._requests and self._requests[0].queued < oldest:
-            request = self._requests.popleft()
-            self.waiting -= request.uncut
+        while self._too_many_wait:
+            tenant, own = max(self._tenants.items(), key=lambda one: one[1].cost)
+            if not own.requests or own.requests[0].queued >= oldest:
+                break
+            request = own.requests.popleft()
+            self._count_taken(own, request.uncut)
+            self._forget(tenant)
             error = request.useless(now) or DelayExceeded(
                 "the service is overloaded; the request waited too long", retry_after=1
             )
@@ -439,12 +503,16 @@ class TaskQueue:
         """Return the lane of a request that costs `cost` plain queries."""
         return self._small if cost <= self._task_cost else self._large
 
-    def refusal(self, lane: Lane, cost: int) -> KeymatchError | None:
-        """Return why a request cannot join now, or None. Any thread may call this."""
+    def refusal(self, lane: Lane, cost: int, tenant: Tenant | None = None) -> KeymatchError | None:
+        """Return why a tenant's request cannot join now, or None. Any thread may call this.
+
+        While several tenants wait, only those that have their share waiting are refused.
+        """
         held = lane.waiting + lane.running
         if held and held + lane.arriving + cost > self._most:
-            return Overloaded("too many queries are waiting", retry_after=1)
-        if lane.full:
+            if lane.has_share(tenant, self._most - lane.running, cost - 1):
+                return Overloaded("too many queries are waiting", retry_after=1)
+        if lane.full(tenant):
             lane.control.refused = True
             return DelayExceeded("the service is overloaded", retry_after=1)
         return None
@@ -455,7 +523,7 @@ class TaskQueue:
         A request that costs more than its lane may hold is accepted when the lane is empty.
         """
         lane = self.lane(request.cost)
-        error = self.refusal(lane, request.cost)
+        error = self.refusal(lane, request.cost, request.tenant)
         if error is not None:
             raise error
         with self._changed:

@@ -39,6 +39,7 @@ from service.core.items.item_memory import ItemMemory
 from service.core.memory.decay import HOUR, hour_of
 from service.core.memory.draft import Draft, vote_of
 from service.core.memory.label_table import LabelTable
+from service.core.memory.rule_table import RuleTable
 from service.core.replay import texts_of
 from service.core.rules import Rule
 from service.core.tenant import Tenant
@@ -504,8 +505,8 @@ class PostRules:
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Add the rules that change something.
 
-        Raises `UnknownLabels` for labels that these rules name and that do not exist, and
-        `MemoryFull`.
+        Raises `UnknownLabels` for labels that these rules name and that do not exist, `MemoryFull`,
+        and `InvalidInput` if rules that act together would cost a query too much.
         """
         table, rules = commit.draft.labels.of(self.tenant), commit.draft.rules.of(self.tenant)
         unknown = (
@@ -517,6 +518,7 @@ class PostRules:
         )
         _refuse(unknown)
         commit.require_room((), self.rules)
+        _require_bounded(rules, self.rules)
         written = []
         for rule in self.rules:
             known = rules.get(rule.id)
@@ -527,6 +529,15 @@ class PostRules:
                 commit.add(PutRule(sequence=commit.next, rule=rule))
             written.append(WrittenLabel(id=rule.id, status=status))
         return Written(version=commit.version, labels=tuple(written))
+
+
+def _require_bounded(table: RuleTable, rules: Sequence[Rule]) -> None:
+    """Raise `InvalidInput` if these rules, with those of a table, would cost a query too much."""
+    for rule in rules:
+        table = table.put(rule)
+    now = time()
+    for place, rule in enumerate(rules):
+        table.require_bounded(rule, field=f"rules.{place}", now=now)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -231,3 +231,25 @@ def test_limits_of_rules_hold(make_bundle: Callable[..., Path], tmp_path: Path) 
         assert_problem(post(service, named), 422, field="rules.0.then.hide")
         long = {"id": "r", "filter": {"all": [{"field": "a", "in": ["1", "2", "3"]}]}}
         assert_problem(post(service, long), 422, field="rules.0.filter.all.0")
+
+
+def test_rules_that_would_cost_a_query_too_much_are_refused(
+    make_bundle: Callable[..., Path], tmp_path: Path
+) -> None:
+    with local_service(make_bundle(), tmp_path / "state", rule_work=60) as service:
+        labels = [{"id": f"l{number}", "text": f"lamp {number}"} for number in range(61)]
+        post_labels(service, *labels)
+        pins = [{"id": one["id"], "position": place} for place, one in enumerate(labels, 1)]
+        condition = {"field": "price", "lt": 3}
+        boost = {"filter": {"any": [condition, condition, condition]}, "factor": 2.0}
+        for when in ({}, {"when": {"query": "red", "match": "contains"}}):
+            for then in ({"pin": pins}, {"boost": boost}):
+                refused = post(service, {"id": "fits", **when}, {"id": "r", **when, "then": then})
+                problem = assert_problem(refused, 422)
+                assert problem["errors"][0]["field"].startswith("rules.")
+        assert post(service, {"id": "r", "then": {"pin": pins[:60]}}).status_code == 200
+        refused = post(service, {"id": "s", "then": {"hide": ["l60"]}})
+        [error] = assert_problem(refused, 422)["errors"]
+        assert error["field"] == "rules.0" and "rule_work" in error["message"]
+        assert service.request("DELETE", "/rules/r").status_code == 200
+        assert post(service, {"id": "s", "then": {"hide": ["l60"]}}).status_code == 200

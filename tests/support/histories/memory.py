@@ -94,7 +94,7 @@ new_labels = st.builds(
 ).map(lambda label: replace(label, aliases=distinct_aliases(label.text, label.aliases)))
 
 
-def is_active(label: NewLabel, now: float) -> bool:
+def is_active(label: NewLabel | Rule, now: float) -> bool:
     """Return whether a label has started at Unix time `now` and not expired."""
     started = label.starts_at is None or label.starts_at <= now
     return started and (label.expires_at is None or now < label.expires_at)
@@ -385,9 +385,11 @@ class Histories(RuleBasedStateMachine):
         again = filtered(view, wanted).view
         assert answers(again) == answers(kept)
         assert again.filter_warnings == kept.filter_warnings
-        assert {rule.id for rule in kept.rules} == {
-            rule.id for rule in self.rules.values() if rule.is_active(now)
-        }
+        active_rules = RuleTable.from_rules(
+            rule for rule in self.rules.values() if is_active(rule, now)
+        )
+        for query in QUERIES:
+            assert kept.rules.acting_on(query) == active_rules.acting_on(query)
         fresh = FilteredViews(HALF_LIFE)
         assert answers(fresh.of(fresh.active(self.memory.view, now), wanted)) == answers(kept)
 

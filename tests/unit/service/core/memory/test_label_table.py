@@ -9,6 +9,7 @@ from service.core.bundle.bundle import Bundle
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.label_table import LabelTable
 from service.core.page_cursor import PageCursor
+from service.core.tenant import Tenant
 from service.core.text_identity import identity
 from service.core.types import Label, NewLabel
 from tests.support.tiny.bundles import LABELS
@@ -123,3 +124,48 @@ def test_an_id_that_another_text_has_is_not_taken_from_it(table: LabelTable) -> 
     taken = with_labels(table, ab="Alpha Beta")
     assert id_of(taken, "AB") == "ab~2"
     assert id_of(with_labels(taken, **{"ab~2": "AB"}), "ab") == "ab~2"
+
+
+ACME, APEX = Tenant("shop", "acme"), Tenant("shop", "apex")
+
+
+def test_a_text_belongs_to_a_tenants_own_label_or_to_any_of_those_without_tenant(
+    table: LabelTable,
+) -> None:
+    """Whether a tenant posted the label, or somebody else did for it."""
+    for number, (label_id, shop) in enumerate(
+        [
+            ("shop=acme::1", "acme"),
+            ("plain", "apex"),
+            ("x=y::odd", "apex"),  # an id that looks like one of a tenant
+            ("shop=apex::4", "acme"),  # whose value somebody else has changed
+            ("shop=apex::5", "apex"),
+        ]
+    ):
+        column = table.columns
+        posted = Label(index=column, id=label_id, text="Gift card", metadata={"shop": shop})
+        before, table = table, table.put(replace(posted, version=number))
+        assert before.columns == column
+    own = NewLabel(text=" gift CARD", id="")
+    assert table.identified(own).id == table.of(ACME).identified(own).id == "shop=acme::1"
+    assert table.of(APEX).identified(own).id == "plain"
+    without = table.delete(table.require("plain"))
+    assert without.of(APEX).identified(own).id == "x=y::odd"
+    without = without.delete(without.require("x=y::odd"))
+    assert without.of(APEX).identified(own).id == "shop=apex::5"
+    without = without.delete(without.require("shop=acme::1"))
+    assert without.of(ACME).identified(own).id == "shop=apex::4"
+    assert without.identified(own).id == "shop=apex::4"
+
+
+@pytest.mark.parametrize("stored", ["shop=acme::{}", "plain {}"])
+def test_a_text_of_many_foreign_labels_is_found_without_reading_them(
+    table: LabelTable, monkeypatch: pytest.MonkeyPatch, stored: str
+) -> None:
+    for number in range(500):
+        foreign = Label(index=table.columns, id=stored.format(number), text="gift card")
+        table = table.put(replace(foreign, metadata={"shop": "acme"}))
+    asked: list[int] = []
+    monkeypatch.setattr(LabelTable, "_owns", lambda _, column: bool(asked.append(column)))
+    own = table.of(APEX).identified(NewLabel(id="", text="gift card"))
+    assert own.id == "shop=apex::gift card" and not asked

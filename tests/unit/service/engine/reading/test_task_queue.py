@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.core.errors import ClientLeft, DeadlineExceeded, DelayExceeded, Overloaded
+from service.core.label_filter import parse
+from service.core.tenant import Tenant
 from service.core.types import PredictOptions
 from service.engine.reading.task_queue import (
     GPU_COST,
@@ -471,3 +474,77 @@ def test_the_guess_follows_the_bodies_that_came(arrivals: Arrivals, queue: TaskQ
         arrivals.begin(1_000).end()  # refused: its number of queries is unknown
     arrivals.begin(300)
     assert queue.lane(1).arriving == 8
+
+
+MOST_WAITING = EngineSettings().queue_queries
+HOSTILE, QUIET = (PredictOptions(tenant=Tenant("shop", name)) for name in ("hostile", "quiet"))
+
+
+def test_tenants_take_turns(desk: QueueDesk) -> None:
+    """A tenant waits for one request of each other tenant at most, however many these have."""
+    for _ in range(20):
+        desk.put(TASK_COST, options=HOSTILE)
+    desk.put(4 * TASK_COST, options=HOSTILE)
+    desk.take()
+    few = [desk.put(TASK_COST, options=QUIET) for _ in range(3)]
+    small = [taken(desk.take())[0] for _ in range(14)]
+    answered = [request for request in small if len(request.queries) == TASK_COST]
+    assert [answered.index(request) <= 2 * place + 1 for place, request in enumerate(few)] == [
+        True
+    ] * 3
+
+
+def test_a_large_request_is_not_finished_before_another_tenants(desk: QueueDesk) -> None:
+    first = desk.put(9 * TASK_COST, options=HOSTILE)
+    desk.put(9 * TASK_COST, options=HOSTILE)
+    assert taken(desk.take()) == [first]
+    own = desk.put(2 * TASK_COST, options=QUIET)
+    assert [taken(desk.take()) for _ in range(4)].count([own]) == 2
+    assert taken(desk.take()) == [first]
+
+
+def test_a_tenant_with_a_share_left_is_accepted_during_another_ones_overload(
+    desk: QueueDesk,
+) -> None:
+    desk.overload()
+    for _ in range(9):  # until its limit
+        with suppress(DelayExceeded, Overloaded):
+            desk.put(1, options=HOSTILE)
+    with pytest.raises(DelayExceeded):
+        desk.put(1, options=HOSTILE)
+    own = desk.put(1, options=QUIET)
+    assert own in taken(desk.take())
+
+
+def test_one_tenant_may_fill_the_queue_up_to_the_others_share(desk: QueueDesk) -> None:
+    accepted = 0
+    with pytest.raises(Overloaded):
+        while True:
+            desk.put(1, options=HOSTILE)
+            accepted += 1
+    assert accepted == MOST_WAITING
+    for _ in range(MOST_WAITING // 2):
+        desk.put(1, options=QUIET)
+    with pytest.raises(Overloaded):
+        desk.put(1, options=QUIET)
+
+
+def test_the_old_requests_of_the_tenant_with_the_most_are_dropped(desk: QueueDesk) -> None:
+    many = [desk.put(1, options=HOSTILE) for _ in range(30)]
+    own = desk.put(1, options=QUIET)
+    desk.now += 1.0  # longer than the interval: overload, and all have waited too long
+    first = desk.take()  # this one notes the overload
+    dropped, answered = list[QueryRequest](), taken(first)
+    while desk.queue.depth:
+        batch = desk.take()
+        dropped += [request for request, _ in batch.dropped]
+        answered += taken(batch)
+    assert own in answered and dropped and set(dropped) <= set(many)
+
+
+def test_filters_and_rules_count_by_their_steps() -> None:
+    conditions = [{"field": f"f{number}", "eq": 1} for number in range(1_000)]
+    wanted = [parse({"any": conditions[:count]}, at="filter", most=1_000) for count in (1, 1_000)]
+    costs = [query_cost(PredictOptions(filter=one)) for one in wanted]
+    assert costs[1] > costs[0] + TASK_COST / 2
+    assert query_cost(PredictOptions(), 10_000) > query_cost(PredictOptions()) == 1
