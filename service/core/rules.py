@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, get_args
 
+from service.core import times
 from service.core.errors import InvalidInput
 from service.core.label_filter import LabelFilter, parse
 from service.core.tenant import Tenant
@@ -62,7 +63,7 @@ class Boost:
 class Rule:
     """A rule as posted. Without a `query` it acts on every query, and `match` is None.
 
-    It acts from `starts_at` until before `expires_at`, Unix seconds; None sets no end. A rule of a
+    It acts from `starts_at` until before `expires_at`, microseconds; None sets no end. A rule of a
     `tenant` acts on the tenant's queries alone, and one without on those of clients without tenant.
     """
 
@@ -73,8 +74,8 @@ class Rule:
     hide: tuple[str, ...] = ()
     pins: tuple[Pin, ...] = ()
     boost: Boost | None = None
-    starts_at: float | None = None
-    expires_at: float | None = None
+    starts_at: int | None = None
+    expires_at: int | None = None
     tenant: Tenant | None = None
 
     @property
@@ -95,13 +96,13 @@ class Rule:
         """Whether the rule has a date."""
         return self.starts_at is not None or self.expires_at is not None
 
-    def is_active(self, now: float) -> bool:
-        """Whether the rule has started at Unix time `now` and not expired."""
+    def is_active(self, now: int) -> bool:
+        """Whether the rule has started `now` and not expired."""
         started = self.starts_at is None or self.starts_at <= now
         return started and (self.expires_at is None or now < self.expires_at)
 
     def document(self) -> Mapping[str, Any]:
-        """Return the rule as JSON, as it is posted but for its dates, which are Unix seconds."""
+        """Return the rule as JSON, as it is posted but for its dates, which are microseconds."""
         when = None if self.query is None else {"query": self.query, "match": self.match}
         then: dict[str, Any] = {}
         if self.hide:
@@ -151,8 +152,8 @@ def from_document(document: Mapping[str, Any]) -> Rule:
             labels=tuple(boost.get("labels", ())),
             filter=_filter(boost.get("filter")),
         ),
-        starts_at=document.get("starts_at"),
-        expires_at=document.get("expires_at"),
+        starts_at=times.stored(document, "starts_at"),
+        expires_at=times.stored(document, "expires_at"),
         tenant=tenant_of(document),
     )
 

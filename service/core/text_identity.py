@@ -37,19 +37,21 @@ MOST_TEXT_CHARACTERS = 2_048  # of a query, or a label's text, alias or id
 MOST_CHARACTERS = 216  # of an identity, which takes at most 2,592 bytes in a URL's path
 MOST_ID_CHARACTERS = 256  # of a generated id: an identity, and a number that `free_id` may add
 _DIGEST_CHARACTERS = 32
-# Default_Ignorable_Code_Point of Unicode's DerivedCoreProperties.txt, the same from 14.0 to 17.0,
-# without the two that emoji need: the joiner U+200D, and the tags U+E0020 to U+E007F.
-_IGNORABLE = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200c\u200e\u200f\u202a-\u202e"
+# Default_Ignorable_Code_Point of Unicode's DerivedCoreProperties.txt, the same from 14.0 to 17.0:
+# those that never count, and those that emoji need.
+_TAG, _LAST_TAG = "\U000e0020-\U000e007e", "\U000e007f"
+_NEVER = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200c\u200e\u200f\u202a-\u202e"
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3"
-    "\U0001d173-\U0001d17a\U000e0000-\U000e001f\U000e0080-\U000e0fff]+"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e001f\U000e0080-\U000e0fff"
 )
+_NEVER_COUNTING = re.compile(f"[{_NEVER}]+")
+_IGNORABLE = re.compile(f"[{_NEVER}\u200d{_TAG}{_LAST_TAG}]")
 # Ranges that hold all emoji that are joined, and no character that folding changes.
 _EMOJI = "\u2190-\u2199\u25a0-\u27bf\u2b00-\u2bff\U0001f300-\U0001faff"
-_TAG, _LAST_TAG = "\U000e0020-\U000e007e", "\U000e007f"
 _JOINING = re.compile(
     f"(?<=[{_EMOJI}])(?:([{_TAG}]+{_LAST_TAG})|(\u200d)\u200d*(?=[{_EMOJI}]))"
-    f"|[\u200d{_TAG}{_LAST_TAG}]+?"
+    f"|[\u200d{_TAG}{_LAST_TAG}]"
 )
 # General_Category Cc without white space (the property White_Space).
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
@@ -80,27 +82,34 @@ def shown(text: str) -> str:
     r"""Return `text` without default-ignorable characters, which show nothing of their own.
 
     Inside an emoji some have a meaning and stay: joiners between two pictures, such as
-    `"\U0001f469\u200d\U0001f4bb"`, and the tags of a flag. Variation selectors do not: they choose a
-    style for the same sign.
+    `"\U0001f469\u200d\U0001f4bb"`, and the tags of a flag. Variation selectors do not, because they
+    choose a style for the same sign.
     """
-    if text.isascii():
+    if text.isascii() or not _IGNORABLE.search(text):
         return text
-    without = _IGNORABLE.sub("", text)
-    return _JOINING.sub(r"\1\2", without) if _JOINING.search(without) else without
+    return _JOINING.sub(r"\1\2", _NEVER_COUNTING.sub("", text))
 
 
 def readable(text: str) -> str:
-    """Return a text or an id that a client may send; raises `ValueError` for any other.
+    """Return a query, a text or an id that something shows, and without control characters.
 
-    White space, tabs and line breaks among it, is allowed. Other control characters are not: they
-    are of damaged files or attacks, and terminals and databases treat them as commands or ends.
+    Raises `ValueError` for any other.
     """
-    control = _CONTROL.search(text)
+    if not shown(uncontrolled(text)).strip():
+        raise ValueError("has no visible character")
+    return text
+
+
+def uncontrolled(text: str) -> str:
+    """Return a text without control characters; raises `ValueError` for any other.
+
+    White space is allowed, such as tabs and line breaks. Other control characters come from damage
+    or attacks: terminals obey them, and some databases and programs end a text at NUL.
+    """
+    control = None if text.isprintable() else _CONTROL.search(text)
     if control:
         code = ord(control.group())
         raise ValueError(f"has the control character U+{code:04X} at position {control.start()}")
-    if not shown(text).strip():
-        raise ValueError("has no visible character")
     return text
 
 

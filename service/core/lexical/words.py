@@ -37,7 +37,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from service.core.text_identity import folded, shown
 from service.core.types import MatchType
@@ -126,48 +126,70 @@ class _Kinds(dict[int, str]):
 _KINDS = _Kinds()
 
 
-def _chunk_pattern(**kinds: str) -> re.Pattern[str]:
-    """Return the pattern of a chunk, for character classes of the kinds.
+class _Patterns(NamedTuple):
+    """Patterns for ASCII texts, or for the kinds of the characters of any other.
 
-    A chunk is a short word with a grade's minus (`a-`). Or it is a sign, currency or decimal point
-    before a word, and words with one or two signs between them, with the symbols behind them.
+    A `chunk` is a short word with a grade's minus (`a-`). Or it is words with one or two signs
+    between them, after a sign, currency or decimal point, and before symbols. Of a folded chunk,
+    `lead` is what may stand before a number or a word, `atom` is a number or a word with the
+    symbols behind it, and `piece` is its digits or its letters alone.
     """
-    pattern = r"""
-        (?<!{W}) {L}{{1,2}} {H} (?!{W}|{H})
-      | (?: (?<!{H}) {H} (?= {M}{{0,2}} {dot}? {D} ) )?  {M}{{0,2}}  (?: (?<!{dot}) {dot} (?={D}) )?
-        {W}{then}* (?: {S}{{1,2}} {W}{then}* )*
-        {M}{{0,3}}
-    """
-    return re.compile(pattern.format(**kinds), re.VERBOSE)
+
+    chunk: re.Pattern[str]
+    lead: re.Pattern[str]
+    atom: re.Pattern[str]
+    piece: re.Pattern[str]
+
+    @classmethod
+    def of(cls, *, word: str, then: str, between: str, joins: str, **kinds: str) -> Self:
+        """Return the patterns for character classes of the kinds."""
+        first = rf"{word}{then}*"
+        sign = "(?: (?<!{H}) {H} (?= {M}{{0,2}} {dot}? {D} ) )?".format(**kinds)
+        point = "(?: (?<!{dot}) {dot} (?={D}) )?".format(**kinds)
+        grade = rf"(?<!{word}) {{L}}{{{{1,2}}}} {{H}} (?!{word}|{{H}})".format(**kinds)
+        symbols = "{M}{{0,2}}".format(**kinds)
+        chunk = rf"{grade} | {sign} {symbols} {point} {first} (?:{between}{{1,2}}{first})* " + (
+            "{M}{{0,3}}".format(**kinds)
+        )
+        return cls(
+            chunk=re.compile(chunk, re.VERBOSE),
+            lead=re.compile("{H}?{M}{{0,2}}{dot}?(?={D})|{M}{{0,2}}".format(**kinds)),
+            # Folding may make six signs of one.
+            atom=re.compile(
+                f"(?:{{D}}+(?:{joins}{{{{1,6}}}}{{D}}+)*|{{L}}+){{M}}{{{{0,3}}}}".format(**kinds)
+            ),
+            piece=re.compile("{D}+|{L}+".format(**kinds)),
+        )
 
 
-_ASCII_CHUNK = _chunk_pattern(
-    W="[0-9A-Za-z]",
+_ASCII = _Patterns.of(
+    word="[0-9A-Za-z]",
     then="[0-9A-Za-z]",
+    between=r"[^\s0-9A-Za-z]",
+    joins="[^ 0-9A-Za-z-]",
     L="[A-Za-z]",
     D="[0-9]",
     M="[+\\#%$<=>|~]",
-    H="-",
+    H="[-]",
     dot="[.,]",
-    S=r"[^\s0-9A-Za-z]",
 )
-_CHUNK = _chunk_pattern(  # of kinds; a superscript or fraction after a digit begins a chunk
-    W="[LDNCO]",
-    then="(?:[LDCO]|(?<![DN])N)",
-    L="L",
+_ANY = _Patterns.of(
+    word="[LDNCO]",
+    then="(?:[LDCO]|(?<![DN])N)",  # a superscript or fraction after a digit begins a chunk
+    between="[^ LDNCO]",
+    joins="[^ LCDNOH]",
+    L="[LC]",
     D="[DN]",
     M="M",
     H="H",
     dot="[.]",
-    S="[^ LDNCO]",
 )
-# Of the kinds of a folded chunk.
-_LEAD = re.compile(r"H?M{0,2}\.?(?=D)|M{0,2}")
-_ATOM = re.compile(r"(?:D+(?:[^ LCDH]{1,6}D+)*|[LC]+)M{0,3}")  # folding may make six of a sign
+_BETWEEN_SPACES = re.compile("[^ ]+")
+_LETTERS_THAT_VANISH = re.compile(f"[\u02bc{_TATWEELS}]")
+_COMMON_ACCENTS = re.compile("[\u0300-\u036f]+")  # all are of the kind `C`
 _SPACING_ACCENT = re.compile(" C+")
 _QUOTED = re.compile(rf"(?<!\d)[{_APOSTROPHES}]|[{_APOSTROPHES}](?!\d)")
 _ONE_WAY = str.maketrans({**dict.fromkeys(_HYPHENS, "-"), "\u2044": "/", "\u2215": "/"})
-_PIECE = re.compile(r"D+|[LC]+")
 
 
 class Chunk(NamedTuple):
@@ -201,7 +223,7 @@ def chunks_of(text: str) -> Iterator[Chunk]:
             pieces = tuple(
                 atom[found.start() : found.end()][:MOST_CHARACTERS]
                 for atom in atoms
-                for found in _PIECE.finditer(atom.translate(_KINDS))
+                for found in _pieces(atom)
             )
             yield Chunk(start, stop, whole, () if pieces == (whole,) else pieces)
 
@@ -250,12 +272,15 @@ def _is_plain(text: str) -> bool:
 def _cut(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield the start, the stop and the characters that count of each chunk of a text."""
     if text.isascii():
-        for found in _ASCII_CHUNK.finditer(text):
+        for found in _ASCII.chunk.finditer(text):
             yield found.start(), found.end(), found.group()
         return
     counting = shown(text)
     places = None if len(counting) == len(text) else _places(counting, text)
-    for found in _CHUNK.finditer(counting.translate(_KINDS)):
+    letters = counting.replace(" ", "").isalpha()  # as most are: then the kinds say no more
+    for found in (_BETWEEN_SPACES if letters else _ANY.chunk).finditer(
+        counting if letters else counting.translate(_KINDS)
+    ):
         start, stop = found.span()
         chunk = counting[start:stop]
         if places is None:
@@ -278,22 +303,39 @@ def _atoms(chunk: str) -> list[str]:
 
     They are folded, without optional marks, apostrophes of words, and what separates them.
     """
-    plain = (chunk.lower() if chunk.isascii() else folded(chunk)).translate(_ONE_WAY)
-    plain = _QUOTED.sub("", plain)
-    kinds = plain.translate(_KINDS)
-    if not plain.isascii():
-        kept = _SPACING_ACCENT.sub(lambda found: "O" * len(found.group()), kinds)
-        plain = "".join(one for one, kind in zip(plain, kept, strict=True) if kind != "O")
-        kinds = kept.replace("O", "")
-    lead = _LEAD.match(kinds)
+    plain = chunk.lower() if chunk.isascii() else folded(chunk)
+    if plain.isalpha() and not _LETTERS_THAT_VANISH.search(plain):
+        return [plain]
+    plain, kinds, patterns = _with_kinds(plain)
+    lead = patterns.lead.match(kinds)
     start = lead.end() if lead else 0
-    spans = [found.span() for found in _ATOM.finditer(kinds, start)]
+    spans = [found.span() for found in patterns.atom.finditer(kinds, start)]
     atoms = [plain[first:stop] for first, stop in spans]
     if atoms and spans[0][0] == start:
         atoms[0] = plain[:start] + atoms[0]
-    if atoms and len(kinds) - spans[-1][1] == 1 and kinds.endswith("H"):
+    if atoms and plain.endswith("-") and len(plain) - spans[-1][1] == 1:
         atoms[-1] += "-"
-    return [atom for atom in atoms if _without_accents(atom)]
+    return atoms if plain.isascii() else [atom for atom in atoms if _without_accents(atom)]
+
+
+def _with_kinds(plain: str) -> tuple[str, str, _Patterns]:
+    """Return a folded chunk as its atoms are cut from, its kinds, and the patterns for these."""
+    if plain.isascii():
+        plain = _QUOTED.sub("", plain) if "'" in plain else plain
+        return plain, plain, _ASCII
+    plain = _QUOTED.sub("", plain.translate(_ONE_WAY))
+    kinds = plain.translate(_KINDS)
+    kinds = _SPACING_ACCENT.sub(lambda found: "P" + "O" * (len(found.group()) - 1), kinds)
+    both = [(one, kind) for one, kind in zip(plain, kinds, strict=True) if kind != "O"]
+    plain = "".join("`" if one == " " and kind == "P" else one for one, kind in both)
+    return plain, kinds.replace("O", ""), _ANY
+
+
+def _pieces(atom: str) -> Iterator[re.Match[str]]:
+    """Yield where the pieces of a folded atom are: its digits and its letters."""
+    if atom.isascii():
+        return _ASCII.piece.finditer(atom)
+    return _ANY.piece.finditer(atom.translate(_KINDS))
 
 
 def _joined(atoms: Sequence[str]) -> str:
@@ -315,9 +357,11 @@ def _without_accents(text: str) -> str:
     if text.isascii():
         return text
     apart = unicodedata.normalize("NFD", text)
-    kinds = apart.translate(_KINDS)
-    bare = "".join(one for one, kind in zip(apart, kinds, strict=True) if kind != "C")
-    return unicodedata.normalize("NFC", bare)
+    bare = _COMMON_ACCENTS.sub("", apart)
+    if not bare.isalnum():  # it may have other marks
+        kinds = bare.translate(_KINDS)
+        bare = "".join(one for one, kind in zip(bare, kinds, strict=True) if kind != "C")
+    return text if bare is apart else unicodedata.normalize("NFC", bare)
 
 
 class TypedQuery:

@@ -44,12 +44,12 @@ class Filtered:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Active:
-    """The part of a view that answers from `since` until before `until`, Unix seconds."""
+    """The part of a view that answers from `since` until before `until`, in microseconds."""
 
     of: View
     made: Filtered | None  # of the active labels; None if no label has dates
     answering: View
-    since: float
+    since: int
     until: float
 
 
@@ -63,8 +63,8 @@ class FilteredViews:
         self._active: _Active | None = None
         self._lock = Lock()
 
-    def active(self, view: View, now: float) -> View:
-        """Return `view` without labels and rules that have not started or expired at Unix `now`.
+    def active(self, view: View, now: int) -> View:
+        """Return `view` without labels and rules that have not started or expired `now`.
 
         Old clicks have lost weight.
         """

@@ -108,16 +108,16 @@ class RuleTable:
             dated=self.dated - rule.dated,
         )
 
-    def active(self, now: float) -> RuleTable:
-        """Return the rules that have started at Unix time `now` and not expired."""
+    def active(self, now: int) -> RuleTable:
+        """Return the rules that have started `now` and not expired."""
         table = self
         for rule in self if self.dated else ():
             if not rule.is_active(now):
                 table = table.delete(rule.id, rule.tenant)
         return table
 
-    def next_date(self, now: float) -> float:
-        """Return the first date of a rule after Unix time `now`, or infinity."""
+    def next_date(self, now: int) -> float:
+        """Return the first date of a rule after `now`, or infinity."""
         if not self.dated:
             return math.inf
         dates = (date for rule in self for date in (rule.starts_at, rule.expires_at))

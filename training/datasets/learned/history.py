@@ -36,6 +36,7 @@ from service.core.memory.draft import Draft
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.replay import change_of, held_version
+from service.core.times import SECOND
 from service.core.types import Halves, NewInstance
 from training.datasets.pair_weights import DAY, SMALLEST
 
@@ -137,7 +138,7 @@ class ClickCounts:
             self.items[change.id] = None
 
     def _add_clicks(self, instance: NewInstance, row: Any) -> None:
-        at = row.written if instance.at is None else instance.at
+        at = row.written if instance.at is None else instance.at / SECOND
         query, weight = instance.query, instance.weight * self._share(at)
         if weight < 0:
             self._forget(query, instance.labels)

@@ -18,6 +18,7 @@ from service.core.errors import InvalidInput
 from service.core.label_log import LabelLog
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
+from service.core.times import SECOND
 from service.core.types import NewLabel
 from tests.support.changes import click, delete, put, unlearn
 from tests.support.tiny.bundles import INSTANCES, LABELS
@@ -357,7 +358,7 @@ def test_a_click_counts_less_the_older_it_is_than_the_newest_event(
 
 
 def test_a_click_with_a_time_is_as_old_as_it_says(write: Write, learn: Learn) -> None:
-    write(110, click(1, "mud", "boots", weight=3.0, at=100 * DAY))
+    write(110, click(1, "mud", "boots", weight=3.0, at=100 * DAY * SECOND))
     write(120, click(2, "mud", "tent"))
     assert weights(learn(half_life=10.0), "mud") == {"boots": 0.75, "tent": 1.0}
 
