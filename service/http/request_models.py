@@ -479,7 +479,8 @@ class WhenBody(StrictModel):
     match: RuleMatch = Field(
         description="`exact`: they are the words of the query, however they are spaced; `phrase`:"
         " they are all in the query, in this order; `contains`: they are all in it, in any order."
-        " Case, accents and punctuation do not count. A query is compared as typed and as read."
+        " Case and punctuation do not count, and accents only for `exact`. A query is compared as"
+        " typed and as read."
     )
 
 

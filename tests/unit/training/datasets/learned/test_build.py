@@ -358,7 +358,7 @@ def test_a_click_counts_less_the_older_it_is_than_the_newest_event(
 
 
 def test_a_click_with_a_time_is_as_old_as_it_says(write: Write, learn: Learn) -> None:
-    write(110, click(1, "mud", "boots", weight=3.0, at=100 * DAY * SECOND))
+    write(110, click(1, "mud", "boots", weight=3.0, at=round(100 * DAY * SECOND)))
     write(120, click(2, "mud", "tent"))
     assert weights(learn(half_life=10.0), "mud") == {"boots": 0.75, "tent": 1.0}
 
