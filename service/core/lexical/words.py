@@ -141,7 +141,9 @@ class _Patterns(NamedTuple):
     piece: re.Pattern[str]
 
     @classmethod
-    def of(cls, *, word: str, then: str, between: str, joins: str, **kinds: str) -> Self:
+    def of(
+        cls, *, word: str, then: str, between: str, joins: str, letters: str, **kinds: str
+    ) -> Self:
         """Return the patterns for character classes of the kinds."""
         first = rf"{word}{then}*"
         sign = "(?: (?<!{H}) {H} (?= {M}{{0,2}} {dot}? {D} ) )?".format(**kinds)
@@ -156,7 +158,7 @@ class _Patterns(NamedTuple):
             lead=re.compile("{H}?{M}{{0,2}}{dot}?(?={D})|{M}{{0,2}}".format(**kinds)),
             # Folding may make six signs of one.
             atom=re.compile(
-                f"(?:{{D}}+(?:{joins}{{{{1,6}}}}{{D}}+)*|{{L}}+){{M}}{{{{0,3}}}}".format(**kinds)
+                f"(?:{{D}}+(?:{joins}{{{{1,6}}}}{{D}}+)*|{letters}){{M}}{{{{0,3}}}}".format(**kinds)
             ),
             piece=re.compile("{D}+|{L}+".format(**kinds)),
         )
@@ -167,6 +169,7 @@ _ASCII = _Patterns.of(
     then="[0-9A-Za-z]",
     between=r"[^\s0-9A-Za-z]",
     joins="[^ 0-9A-Za-z-]",
+    letters="[A-Za-z]+",
     L="[A-Za-z]",
     D="[0-9]",
     M="[+\\#%$<=>|~]",
@@ -175,9 +178,10 @@ _ASCII = _Patterns.of(
 )
 _ANY = _Patterns.of(
     word="[LDNCO]",
-    then="(?:[LDCO]|(?<![DN])N)",  # a superscript or fraction after a digit begins a chunk
+    then="(?:[LCO]|(?<!N)D|(?<!D)N)",  # a superscript or fraction beside digits is another chunk
     between="[^ LDNCO]",
     joins="[^ LCDNOH]",
+    letters="C*L[LC]*",
     L="[LC]",
     D="[DN]",
     M="M",
@@ -220,11 +224,7 @@ def chunks_of(text: str) -> Iterator[Chunk]:
         atoms = [_without_accents(atom) for atom in _atoms(chunk)]
         if atoms:
             whole = "".join(atoms)[:MOST_CHARACTERS]
-            pieces = tuple(
-                atom[found.start() : found.end()][:MOST_CHARACTERS]
-                for atom in atoms
-                for found in _pieces(atom)
-            )
+            pieces = tuple(piece[:MOST_CHARACTERS] for atom in atoms for piece in _pieces(atom))
             yield Chunk(start, stop, whole, () if pieces == (whole,) else pieces)
 
 
@@ -315,7 +315,7 @@ def _atoms(chunk: str) -> list[str]:
         atoms[0] = plain[:start] + atoms[0]
     if atoms and plain.endswith("-") and len(plain) - spans[-1][1] == 1:
         atoms[-1] += "-"
-    return atoms if plain.isascii() else [atom for atom in atoms if _without_accents(atom)]
+    return atoms
 
 
 def _with_kinds(plain: str) -> tuple[str, str, _Patterns]:
@@ -326,16 +326,21 @@ def _with_kinds(plain: str) -> tuple[str, str, _Patterns]:
     plain = _QUOTED.sub("", plain.translate(_ONE_WAY))
     kinds = plain.translate(_KINDS)
     kinds = _SPACING_ACCENT.sub(lambda found: "P" + "O" * (len(found.group()) - 1), kinds)
-    both = [(one, kind) for one, kind in zip(plain, kinds, strict=True) if kind != "O"]
-    plain = "".join("`" if one == " " and kind == "P" else one for one, kind in both)
-    return plain, kinds.replace("O", ""), _ANY
+    if "O" in kinds:
+        both = [(one, kind) for one, kind in zip(plain, kinds, strict=True) if kind != "O"]
+        plain = "".join("`" if one == " " and kind == "P" else one for one, kind in both)
+        kinds = kinds.replace("O", "")
+    return plain, kinds, _ANY
 
 
-def _pieces(atom: str) -> Iterator[re.Match[str]]:
-    """Yield where the pieces of a folded atom are: its digits and its letters."""
+def _pieces(atom: str) -> list[str]:
+    """Return the pieces of a folded atom: its digits and its letters."""
+    if atom.isalpha() or atom.isdecimal():
+        return [atom]
     if atom.isascii():
-        return _ASCII.piece.finditer(atom)
-    return _ANY.piece.finditer(atom.translate(_KINDS))
+        return _ASCII.piece.findall(atom)
+    found = _ANY.piece.finditer(atom.translate(_KINDS))
+    return [atom[piece.start() : piece.end()] for piece in found]
 
 
 def _joined(atoms: Sequence[str]) -> str:
@@ -354,7 +359,7 @@ def _without_accents(text: str) -> str:
     These are the marks that Unicode names "combining": those of Latin, Greek and Cyrillic letters,
     also where a letter with one is another letter. So are the Arabic hamza and madda.
     """
-    if text.isascii():
+    if text.isascii() or (text.isalpha() and unicodedata.is_normalized("NFD", text)):
         return text
     apart = unicodedata.normalize("NFD", text)
     bare = _COMMON_ACCENTS.sub("", apart)

@@ -38,6 +38,7 @@ from tests.unit.service.core.lexical.test_lexicon import lexicon
         ("1½ inch", "1 1/2 inch", "exact"),
         ("1½ inch", "11/2 inch", "broad"),
         ("10² tiles", "102 tiles", "broad"),
+        ("²5 tiles", "25 tiles", "broad"),
         ("size 5 5", "size 55", "broad"),
         ("44-11 valve", "44 11 valve", "exact"),
         ("44-11 valve", "4411 valve", "broad"),
