@@ -93,6 +93,7 @@ def test_punctuation_around_words_does_not_count(text: str, around: str) -> None
 
 @given(st.integers(0, 10**6), st.characters(categories=["Po", "Sm", "Sc"]), st.integers(0, 10**6))
 def test_digits_are_not_joined_over_a_symbol(one: int, symbol: str, other: int) -> None:
+    assume(unicodedata.normalize("NFKC", symbol) != "\u2212")  # a minus here is read as a hyphen
     apart, together = f"size {one}{symbol}{other}", f"size {one}{other}"
     assert TypedQuery(apart).match(together) == TypedQuery(together).match(apart) == "broad"
     assert TypedQuery(apart).match(apart) == "exact"
