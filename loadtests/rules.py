@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
-from time import process_time, time
+from time import process_time
 
 import numpy as np
 from cyclopts import App
@@ -23,6 +23,7 @@ from loadtests.bare_predictor import BarePredictor
 from loadtests.queries import distinct, read_queries
 from loadtests.report import Report, Row
 from service.command_line import run
+from service.core import times as moments
 from service.core.bundle.label_details import Details
 from service.core.changes import PutInstance
 from service.core.label_filter import parse
@@ -35,7 +36,7 @@ from service.core.types import NewInstance
 
 MOST_SHARE = 0.05  # of the CPU time of a query, that all of it may add
 _ROUNDS = 7  # alternating between the views
-_DAY = 86_400.0
+_DAY = 86_400 * moments.SECOND
 _HALF_LIFE = 30.0  # of clicks, in days
 
 app = App(name="loadtests.rules", help=__doc__)
@@ -86,7 +87,7 @@ def rules(
         "both": replace(dated, rules=table),
         "a rule acts": replace(plain, rules=acting),
         "clicks": _clicked(plain, clicks, at=None),
-        "clicks with times": _clicked(plain, clicks, at=time() - 10 * _DAY),
+        "clicks with times": _clicked(plain, clicks, at=moments.now() - 10 * _DAY),
     }
     times = _times(bare, views, asked)
     settings = {
@@ -119,7 +120,7 @@ def _rules(view: View, conditions: Sequence[str]) -> Iterator[Rule]:
 
 def _with_dates(view: View, count: int) -> View:
     """Return a view in which the bundle's first labels have dates and boosts."""
-    now = time()
+    now = moments.now()
     details = (
         (
             column,
@@ -132,7 +133,7 @@ def _with_dates(view: View, count: int) -> View:
     return replace(view, labels=replace(view.labels, fields=LabelFields.of(details)))
 
 
-def _clicked(view: View, count: int, *, at: float | None) -> View:
+def _clicked(view: View, count: int, *, at: int | None) -> View:
     """Return a view with clicks: queries of the bundle for labels that they vote for."""
     bundle = view.bundle
     rows = np.arange(min(count, bundle.instances))
@@ -168,7 +169,7 @@ def _times(
         for place, text in enumerate(asked):
             for name in _rotated(list(views), place + number):
                 start = process_time()
-                view = active[name].active(views[name], time())
+                view = active[name].active(views[name], moments.now())
                 bare.predictor.predict(view, [text], bare.options)
                 totals[name] += process_time() - start
         for name, total in totals.items():

@@ -31,13 +31,13 @@ _SEARCHED_TOGETHER = 256  # queries per search
 
 
 def results(
-    loaded: LoadedBundle, queries: Sequence[FileQuery], options: PredictOptions, *, now: float
+    loaded: LoadedBundle, queries: Sequence[FileQuery], options: PredictOptions, *, now: int
 ) -> Mapping[FileQuery, ResultAnswer]:
     """Answer each distinct query, with results bit-identical to those of `POST /predict`.
 
-    Labels that have not started at Unix time `now`, or have expired, are left out. A query attends
-    to the items that it names. Raises `InvalidInput` for an unknown item. Every answering thread
-    calls this.
+    Labels that have not started `now`, in microseconds, or have expired, are left out. A query
+    attends to the items that it names. Raises `InvalidInput` for an unknown item. Every answering
+    thread calls this.
 
     All queries are encoded together, sorted by length. An encoder whose vectors depend on the batch
     encodes them one by one, as in the service. Without evidence, answers are made from ids and

@@ -33,6 +33,7 @@ from service.bulk.progress import Report
 from service.bulk.query_file import FileQuery, QueryFile, Survey
 from service.core.errors import Busy, InvalidConfig, InvalidData
 from service.core.files.atomic import refuse_existing, sync, write_file, writing
+from service.core.times import SECOND
 from service.core.types import PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
 
@@ -287,7 +288,7 @@ def answered_part(
 ) -> AnsweredPart:
     """Answer the queries of one part in the calling thread."""
     good = [query for query in part if not query.problem]
-    found = results(loaded, good, options, now=job.begun)
+    found = results(loaded, good, options, now=round(job.begun * SECOND))
     return AnsweredPart(first_row=1 + number * job.part_rows, queries=part, results=found)
 
 

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from time import time
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from service.bulk.answering import results
 from service.bulk.memory import open_memory
 from service.bulk.progress import Report
 from service.bulk.query_file import ONLY_COLUMN, FileQuery, QueryRule
+from service.core import times
 from service.core.bundle.bundle import open_bundle
 from service.core.errors import InvalidConfig, InvalidData, echoed
 from service.core.index.protocol import batches
@@ -177,7 +177,7 @@ def rankings_of(
     asked = [FileQuery(text=query) for query in queries]
     parts = [asked[part] for part in batches(len(asked), _ANSWERED_TOGETHER)]
     rankings: dict[str, Keywords] = {}
-    now = time()
+    now = times.now()
     with ThreadPoolExecutor(settings.threads) as pool:
         for answered in pool.map(lambda part: results(loaded, part, options, now=now), parts):
             progress(len(answered))

@@ -20,9 +20,9 @@ applies both alike. To add a kind of write, add a class here, list it in `Change
 | `UseBundle`      | `bundle.use`      | `bundle`, `configured`              | none              |
 
 An instance's `weight` and a label's `boost` are left out if they are 1, times, `clicks` and
-`aliases` if there are none, and `trained` if it is false. A weight is less than 0 for negative
-pairs. All vectors are the encoder's. The memory fuses a query with the items that it holds at this
-point of the log, so a replay finds the same items.
+`aliases` if there are none, and `trained` if it is false. Times are integers of microseconds. A
+weight is less than 0 for negative pairs. All vectors are the encoder's. The memory fuses a query
+with the items that it holds at this point of the log, so a replay finds the same items.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 
+from service.core import times
 from service.core.label_filter import as_metadata
 from service.core.rules import Rule, from_document, tenant_of
 from service.core.tenant import Tenant
 from service.core.types import Event, Halves, NewInstance, NewItem, NewLabel
-
-MOST_SECONDS = 253_402_300_800.0  # Unix time at the end of the year 9999
 
 Posted = NewLabel | NewInstance | NewItem  # what can be posted
 VectorsOf = Callable[[Posted], Halves]  # returns an item's vectors [n, d], stored or encoded again
@@ -74,7 +73,8 @@ class PutLabel:
         body = event.body
         metadata = as_metadata(body.get("metadata", {}))
         texts = {"aliases": tuple(body.get("aliases", ())), "queries": tuple(body["queries"])}
-        label = NewLabel(**{**body, **texts, "metadata": metadata})
+        dates = {name: times.stored(body, name) for name in ("starts_at", "expires_at")}
+        label = NewLabel(**{**body, **texts, **dates, "metadata": metadata})
         return cls(sequence=event.sequence, label=label, vectors=vectors_of(label))
 
 
@@ -108,10 +108,7 @@ class PutInstance:
         weight = float(event.body.get("weight", 1.0))
         if not 0 < abs(weight) < math.inf:
             raise ValueError(f"a click weighs {weight}, which is 0 or no finite number")
-        at = event.body.get("at")
-        if at is not None and not 0 <= at < MOST_SECONDS:
-            raise ValueError(f"a click is from second {at}")
-        clicks = event.body.get("clicks")
+        at, clicks = times.stored(event.body, "at"), event.body.get("clicks")
         if clicks is not None and not 0 < clicks < math.inf:
             raise ValueError(f"the event counts {clicks} clicks")
         query, labels = event.body["query"], tuple(event.body["labels"])

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, get_args
 
+from service.core import times
 from service.core.errors import InvalidInput
 from service.core.label_filter import LabelFilter, parse
 from service.core.tenant import Tenant
@@ -62,7 +63,7 @@ class Boost:
 class Rule:
     """A rule as posted. Without a `query` it acts on every query, and `match` is None.
 
-    It acts from `starts_at` until before `expires_at`, Unix seconds; None sets no end. A rule of a
+    It acts from `starts_at` until before `expires_at`, microseconds; None sets no end. A rule of a
     `tenant` acts on the tenant's queries alone, and one without on those of clients without tenant.
     """
 
@@ -73,8 +74,8 @@ class Rule:
     hide: tuple[str, ...] = ()
     pins: tuple[Pin, ...] = ()
     boost: Boost | None = None
-    starts_at: float | None = None
-    expires_at: float | None = None
+    starts_at: int | None = None
+    expires_at: int | None = None
     tenant: Tenant | None = None
 
     @property
@@ -91,7 +92,7 @@ class Rule:
         yield from chain(hidden, pinned, boosted)
 
     @property
-    def dates(self) -> tuple[float, ...]:
+    def dates(self) -> tuple[int, ...]:
         """The dates that the rule has."""
         return tuple(date for date in (self.starts_at, self.expires_at) if date is not None)
 
@@ -103,7 +104,7 @@ class Rule:
         return max(1, filters + sum(1 for _ in self.named_labels()))
 
     def document(self) -> Mapping[str, Any]:
-        """Return the rule as JSON, as it is posted but for its dates, which are Unix seconds."""
+        """Return the rule as JSON, as it is posted but for its dates, which are microseconds."""
         when = None if self.query is None else {"query": self.query, "match": self.match}
         then: dict[str, Any] = {}
         if self.hide:
@@ -153,8 +154,8 @@ def from_document(document: Mapping[str, Any]) -> Rule:
             labels=tuple(boost.get("labels", ())),
             filter=_filter(boost.get("filter")),
         ),
-        starts_at=document.get("starts_at"),
-        expires_at=document.get("expires_at"),
+        starts_at=times.stored(document, "starts_at"),
+        expires_at=times.stored(document, "expires_at"),
         tenant=tenant_of(document),
     )
 

@@ -1,13 +1,15 @@
 r"""The identity of a text, by which equal keywords are found, and the ids made from it.
 
 Two texts are the same if their identities are equal. The identity of a text is the text in NFKC,
-case-folded, with single spaces and without invisible characters:
+case-folded, with single spaces and without default-ignorable characters (Unicode's NFKC_Casefold).
+Those that make one emoji of several stay (`shown`):
 
 | text               | identity                                                      |
 |--------------------|---------------------------------------------------------------|
 | `"  Ice   AXE "`   | `"ice axe"`                                                   |
 | `"\uff2e\uff29"`   | `"ni"`: full width                                            |
 | `"nike\u200b"`     | `"nike"`: a space without width                               |
+| `"\u2764\ufe0f"`   | `"\u2764"`: a variation selector                              |
 | `"cafe\u0301"`     | `"caf\xe9"`                                                   |
 | `"\ufdfa" * 2048`  | its first 183 characters, `~`, and 32 digits of a hash of all |
 
@@ -24,7 +26,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
 from itertools import count
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -35,13 +37,25 @@ MOST_TEXT_CHARACTERS = 2_048  # of a query, or a label's text, alias or id
 MOST_CHARACTERS = 216  # of an identity, which takes at most 2,592 bytes in a URL's path
 MOST_ID_CHARACTERS = 256  # of a generated id: an identity, and a number that `free_id` may add
 _DIGEST_CHARACTERS = 32
-# Soft hyphens, zero-width spaces, direction marks, word joiners. U+200C and U+200D stay, because
-# emoji and several scripts use them.
-_INVISIBLE = re.compile(
-    "[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]"
+# Default_Ignorable_Code_Point of Unicode's DerivedCoreProperties.txt, the same from 14.0 to 17.0:
+# those that never count, and those that emoji need.
+_TAG, _LAST_TAG = "\U000e0020-\U000e007e", "\U000e007f"
+_NEVER = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200c\u200e\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e001f\U000e0080-\U000e0fff"
 )
-# Normalizing sorts runs of combining marks in quadratic time. UAX 15 calls a text stream-safe if no
-# run has more than this many, and splits longer runs with U+034F.
+_NEVER_COUNTING = re.compile(f"[{_NEVER}]+")
+_IGNORABLE = re.compile(f"[{_NEVER}\u200d{_TAG}{_LAST_TAG}]")
+# Ranges that hold all emoji that are joined, and no character that folding changes.
+_EMOJI = "\u2190-\u2199\u25a0-\u27bf\u2b00-\u2bff\U0001f300-\U0001faff"
+_JOINING = re.compile(
+    f"(?<=[{_EMOJI}])(?:([{_TAG}]+{_LAST_TAG})|(\u200d)\u200d*(?=[{_EMOJI}]))"
+    f"|[\u200d{_TAG}{_LAST_TAG}]"
+)
+# General_Category Cc without white space (the property White_Space).
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
+# Normalizing sorts runs of combining marks in quadratic time, so longer runs are sorted before.
 _MOST_MARKS = 30
 _MARKS_OF_CLASS_0 = "\u0f73\u0f75\u0f81\uff9e\uff9f"  # normalizing turns these into marks
 _FIRST_PLANE, _PLANES_WITH_MARKS = 0x10000, 0x20000  # the code points below these
@@ -55,13 +69,48 @@ def identity(text: str) -> str:
     if text.isascii():
         spaced = text.lower()
     else:
-        visible = _INVISIBLE.sub("", text)
-        spaced = folded(visible if visible.strip() else text)
+        counting = shown(text)
+        spaced = folded(counting if counting.strip() else text)
     one = " ".join(spaced.split())
     if len(one) <= MOST_CHARACTERS:
         return one
     digest = hashlib.sha256(one.encode()).hexdigest()[:_DIGEST_CHARACTERS]
     return f"{one[: MOST_CHARACTERS - _DIGEST_CHARACTERS - 1].rstrip()}~{digest}"
+
+
+def shown(text: str) -> str:
+    r"""Return `text` without default-ignorable characters, which show nothing of their own.
+
+    Inside an emoji some have a meaning and stay: joiners between two pictures, such as
+    `"\U0001f469\u200d\U0001f4bb"`, and the tags of a flag. Variation selectors do not, because they
+    choose a style for the same sign.
+    """
+    if text.isascii() or not _IGNORABLE.search(text):
+        return text
+    return _JOINING.sub(r"\1\2", _NEVER_COUNTING.sub("", text))
+
+
+def readable(text: str) -> str:
+    """Return a query, a text or an id that something shows, and without control characters.
+
+    Raises `ValueError` for any other.
+    """
+    if not shown(uncontrolled(text)).strip():
+        raise ValueError("has no visible character")
+    return text
+
+
+def uncontrolled(text: str) -> str:
+    """Return a text without control characters; raises `ValueError` for any other.
+
+    White space is allowed, such as tabs and line breaks. Other control characters come from damage
+    or attacks: terminals obey them, and some databases and programs end a text at NUL.
+    """
+    control = None if text.isprintable() else _CONTROL.search(text)
+    if control:
+        code = ord(control.group())
+        raise ValueError(f"has the control character U+{code:04X} at position {control.start()}")
+    return text
 
 
 def free_id(text_identity: str, *, taken: Callable[[str], bool]) -> str:
@@ -130,24 +179,38 @@ class IdentityLookup:
 
 def folded(text: str) -> str:
     """Return NFKC, case-folded, and NFKC again, because either step can undo the other."""
-    once = unicodedata.normalize("NFKC", _stream_safe(text)).casefold()
+    once = unicodedata.normalize("NFKC", _with_sorted_marks(text)).casefold()
     return once if once.isascii() else unicodedata.normalize("NFKC", once)
 
 
-def _stream_safe(text: str) -> str:
-    """Return `text` with U+034F after every `_MOST_MARKS` combining marks in a row."""
+def _with_sorted_marks(text: str) -> str:
+    """Return `text`, decomposed and with marks in canonical order if it has a long run of them."""
     if len(text) <= _MOST_MARKS:
         return text
-    below = _FIRST_PLANE if max(text) < chr(_FIRST_PLANE) else _PLANES_WITH_MARKS
-    return _too_many_marks(below).sub("\\g<0>\u034f", text)
+    mark = _mark(_FIRST_PLANE if max(text) < chr(_FIRST_PLANE) else _PLANES_WITH_MARKS)
+    if not mark.many.search(text):
+        return text
+    apart = "".join(unicodedata.normalize("NFKD", character) for character in text)
+    return mark.some.sub(_sorted, apart)
+
+
+def _sorted(marks: re.Match[str]) -> str:
+    return "".join(sorted(marks.group(), key=unicodedata.combining))
+
+
+class _Marks(NamedTuple):
+    some: re.Pattern[str]
+    many: re.Pattern[str]  # one more than `_MOST_MARKS`
 
 
 @cache
-def _too_many_marks(below: int) -> re.Pattern[str]:
-    """Return a pattern for `_MOST_MARKS` marks before another one, of the characters below `below`.
+def _mark(below: int) -> _Marks:
+    """Return patterns for runs of combining marks, of the characters below `below`.
 
     Matching a single mark first makes the search a hundred times as fast.
     """
     marks = "".join(filter(unicodedata.combining, map(chr, range(below))))
     mark = f"[{marks}{_MARKS_OF_CLASS_0}]"
-    return re.compile(f"{mark}{mark}{{{_MOST_MARKS - 1}}}(?={mark})")
+    return _Marks(
+        some=re.compile(f"{mark}{{2,}}"), many=re.compile(f"{mark}{mark}{{{_MOST_MARKS}}}")
+    )

@@ -188,7 +188,7 @@ class NewLabel:
     """A posted label that is relevant for its `queries`. `id` is empty until the writer sets it.
 
     `aliases` are further texts of the label. None of them equals its text or another alias.
-    From `starts_at` until before `expires_at`, Unix seconds, it is in answers; None sets no end.
+    From `starts_at` until before `expires_at`, microseconds, it is in answers; None sets no end.
     Labels are ordered by their scores times `boost`.
     """
 
@@ -197,8 +197,8 @@ class NewLabel:
     aliases: tuple[str, ...] = ()
     queries: tuple[str, ...] = ()
     metadata: Metadata = field(default_factory=dict)
-    starts_at: float | None = None
-    expires_at: float | None = None
+    starts_at: int | None = None
+    expires_at: int | None = None
     boost: float = 1.0
 
 
@@ -207,14 +207,14 @@ class NewInstance:
     """A posted query with the labels clicked for it. A `weight` of 1 equals a trained vote.
 
     The query votes against its labels if the weight is less than 0. The weight decays from the time
-    `at`, Unix seconds; without a time it does not. With `clicks`, so many are added to the query's
-    earlier ones, and the memory computes the weight.
+    `at`, in microseconds; without a time it does not. With `clicks`, so many are added to the
+    query's earlier ones, and the memory computes the weight.
     """
 
     query: str
     labels: tuple[str, ...]
     weight: float = 1.0
-    at: float | None = None
+    at: int | None = None
     clicks: float | None = None
 
     @property
@@ -243,8 +243,8 @@ class Label:
     metadata: Metadata = field(default_factory=dict)
     novel: bool = False  # not in the bundle's training data
     version: int = 0  # the sequence number of its last write, 0 if it was never posted
-    starts_at: float | None = None  # as in `NewLabel`
-    expires_at: float | None = None
+    starts_at: int | None = None  # as in `NewLabel`
+    expires_at: int | None = None
     boost: float = 1.0
 
 

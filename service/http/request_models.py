@@ -9,9 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
-from time import time
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
@@ -28,6 +26,7 @@ from pydantic import (
     model_validator,
 )
 
+from service.core import times
 from service.core.errors import InvalidInput, echoed
 from service.core.label_filter import (
     GROUPS,
@@ -44,7 +43,13 @@ from service.core.lexical.words import TypedQuery
 from service.core.memory.decay import can_be_now
 from service.core.rules import Boost, Pin, Rule, RuleMatch
 from service.core.tenant import Tenant
-from service.core.text_identity import MOST_ID_CHARACTERS, distinct_aliases, identity
+from service.core.text_identity import (
+    MOST_ID_CHARACTERS,
+    distinct_aliases,
+    identity,
+    readable,
+    uncontrolled,
+)
 from service.core.types import MatchType, NewInstance, NewItem, NewLabel, Spelling
 from service.engine.writing.label_merge import LabelMerge
 from service.settings import Limits
@@ -94,7 +99,7 @@ def _refuse_repeated(entries: list[Any]) -> list[Any]:
 
 
 def text_type(limits: Limits, *, least: int = 0) -> Any:
-    """Return the type of a query, a label's text or its id: trimmed, not blank, not too long.
+    """Return the type of a query, a label's text or its id: trimmed, readable, not too long.
 
     Up to `least` characters are allowed even if the limit is lower.
     """
@@ -103,41 +108,31 @@ def text_type(limits: Limits, *, least: int = 0) -> Any:
         StringConstraints(
             strip_whitespace=True, min_length=1, max_length=max(least, limits.query_characters)
         ),
-        AfterValidator(_not_blank),
+        AfterValidator(readable),
     ]
 
 
-def unix_seconds(text: str | None) -> float | None:
-    """Return a date and time with a zone (RFC 3339) in Unix seconds; raises `ValueError`."""
-    if text is None:
-        return None
-    wrong = "must be a date and time with a zone, such as 2026-12-01T00:00:00Z"
+def _microseconds(text: str | None) -> int | None:
+    """Return a date and time with a zone (RFC 3339) in microseconds; raises `ValueError`."""
     try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            raise ValueError(wrong)
-        return moment.astimezone(UTC).timestamp()
-    except (ValueError, OverflowError) as error:  # or not within the years 1 to 9999 in UTC
-        raise ValueError(wrong) from error
+        return None if text is None else times.parse(text)
+    except ValueError as error:
+        raise ValueError(
+            "must be a date and time with a zone (RFC 3339) of the years 1 to 9999, such as"
+            " 2026-12-01T00:00:00Z"
+        ) from error
 
 
 class DatePassed(InvalidInput):
     """An `expires_at` has passed. A request that was answered before still gets its answer."""
 
 
-def _end_of(expires_at: str | None, *, at: str = "") -> float | None:
-    """Return `expires_at` in Unix seconds; raises `DatePassed` with the path `at` before it."""
-    seconds = unix_seconds(expires_at)
-    if seconds is not None and seconds <= time():
+def _end_of(expires_at: str | None, *, at: str = "") -> int | None:
+    """Return `expires_at` in microseconds; raises `DatePassed` with the path `at` before it."""
+    end = _microseconds(expires_at)
+    if end is not None and end <= times.now():
         raise DatePassed("has passed; delete what nobody may find", field=f"{at}expires_at")
-    return seconds
-
-
-def _not_blank(text: str) -> str:
-    """Refuse texts of U+001C to U+001F, white space only to Python: their id would be empty."""
-    if not text.strip():
-        raise ValueError("consists of white space only")
-    return text
+    return end
 
 
 def _has_words(text: str) -> str:
@@ -296,7 +291,7 @@ class LabelBody(StrictModel):
             aliases=distinct_aliases(self.text, self.aliases),
             queries=tuple(dict.fromkeys(self.queries)),
             metadata=metadata,
-            starts_at=unix_seconds(self.starts_at),
+            starts_at=_microseconds(self.starts_at),
             expires_at=_end_of(self.expires_at, at=at),
             boost=max(self.boost, SMALLEST_WEIGHT),
         )
@@ -364,7 +359,7 @@ class MergeBody(StrictModel):
             metadata=metadata,
             dates={
                 name: in_seconds(getattr(self, name))
-                for name, in_seconds in (("starts_at", unix_seconds), ("expires_at", _end_of))
+                for name, in_seconds in (("starts_at", _microseconds), ("expires_at", _end_of))
                 if getattr(self, name) != UNCHANGED
             },
             boost=None if self.boost is None else max(self.boost, SMALLEST_WEIGHT),
@@ -453,7 +448,7 @@ class InstanceBody(StrictModel):
             query=self.query,
             labels=tuple(dict.fromkeys(self.labels)),
             weight=-weight if self.negative else weight,
-            at=unix_seconds(self.at),
+            at=_microseconds(self.at),
             clicks=self.clicks,
         )
 
@@ -507,7 +502,8 @@ class WhenBody(StrictModel):
     match: RuleMatch = Field(
         description="`exact`: they are the words of the query, however they are spaced; `phrase`:"
         " they are all in the query, in this order; `contains`: they are all in it, in any order."
-        " Case, accents and punctuation do not count. A query is compared as typed and as read."
+        " Case and punctuation do not count, and accents only for `exact`. A query is compared as"
+        " typed and as read."
     )
 
 
@@ -603,7 +599,7 @@ class RuleBody(StrictModel):
                 labels=tuple(dict.fromkeys(boost.labels or ())),
                 filter=parsed(boost.filter, "then.boost.filter"),
             ),
-            starts_at=unix_seconds(self.starts_at),
+            starts_at=_microseconds(self.starts_at),
             expires_at=_end_of(self.expires_at, at=f"{at}."),
             tenant=tenant,
         )
@@ -671,22 +667,22 @@ class ReloadBody(StrictModel):
 
 def _date(text: str) -> str:
     """Refuse a text that is no date and time with a zone."""
-    unix_seconds(text)
+    _microseconds(text)
     return text
 
 
 def _past(text: str) -> str:
     """Refuse what `_date` refuses, and a time that a click cannot have."""
-    seconds = unix_seconds(text)
-    if seconds is not None and not can_be_now(seconds, now=time()):
+    at = _microseconds(text)
+    if at is not None and not can_be_now(at / times.SECOND, now=times.now() / times.SECOND):
         raise ValueError("must be a time since 1970 that has passed")
     return text
 
 
 def _end(text: str, info: ValidationInfo) -> str:
     """Refuse what `_date` refuses, and a date that is not after the start."""
-    seconds, start = unix_seconds(text), unix_seconds(info.data.get("starts_at") or None)
-    if seconds is not None and start is not None and seconds <= start:
+    end, start = _microseconds(text), _microseconds(info.data.get("starts_at") or None)
+    if end is not None and start is not None and end <= start:
         raise ValueError("must be after `starts_at`")
     return text
 
@@ -709,6 +705,8 @@ def _metadata_value(limits: Limits) -> Any:
             raise ValueError(allowed)
         if any(len(text) > characters for text in texts):
             raise ValueError(allowed)
+        for text in texts:
+            uncontrolled(text)
         return value
 
     text = {"type": "string", "maxLength": characters}
@@ -758,7 +756,7 @@ class RequestModels:
         text: Any = text_type(limits)
         # The id of an existing label may be as long as a posted one, or one made from a text.
         known_id: Any = text_type(limits, least=MOST_ID_CHARACTERS)
-        short: Any = _bounded(str, MaxLen(limits.metadata_characters))
+        short: Any = _bounded(str, MaxLen(limits.metadata_characters), AfterValidator(uncontrolled))
         value: Any = _metadata_value(limits)
         limited = partial(_limited, limits)
         self.predict = limited(

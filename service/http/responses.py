@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
 from threading import Lock
@@ -13,6 +12,7 @@ import numpy as np
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from service.core import times
 from service.core.errors import AnswerTooLarge
 from service.core.label_filter import Metadata, list_items, metadata_bytes
 from service.core.memory.decay import PLAIN
@@ -187,17 +187,12 @@ def label_answer(label: Label) -> LabelAnswer:
     if label.aliases:
         answer["aliases"] = list(label.aliases)
     if label.starts_at is not None:
-        answer["starts_at"] = date_answer(label.starts_at)
+        answer["starts_at"] = times.shown(label.starts_at)
     if label.expires_at is not None:
-        answer["expires_at"] = date_answer(label.expires_at)
+        answer["expires_at"] = times.shown(label.expires_at)
     if label.boost != 1.0:
         answer["boost"] = label.boost
     return answer
-
-
-def date_answer(unix_seconds: float) -> str:
-    """Return a time as RFC 3339 in UTC."""
-    return datetime.fromtimestamp(unix_seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def label_size(label: Label) -> int:

@@ -48,7 +48,7 @@ class Search(msgspec.Struct, tag="search", frozen=True, kw_only=True):
     kind: str | None = None
     exact: bool = False
     named: list[bytes] = []  # msgspec copies it for each message
-    at: float | None = None
+    at: int | None = None
     tenant: tuple[str, str] | None = None
     filters: list[FilterLists] = []
 

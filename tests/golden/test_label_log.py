@@ -13,8 +13,8 @@ from service.core.label_log.maintenance import verify
 from tests.golden.write_label_log import ENCODER, EVENTS, LOG, REQUEST, vectors
 from tests.support.label_logs import Place, event
 
-ID = "b999c81829f34f509639dd43a8b36339"
-CHAIN = "be086ffdf3566823dfd4b36b2c7ece41"  # the hash of the log's newest event
+ID = "8955d1e959eb4a2abb1691026c62d9b5"
+CHAIN = "309246bfbf4a2e2f2fb0257be9d593e5"  # the hash of the log's newest event
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ RULES = (
         query="boots light",
         match="contains",
         pins=(Pin(id=SECOND, position=2), Pin(id=FIRST, position=1)),
-        starts_at=10.0,
+        starts_at=10,
     ),
-    Rule(id="boost", boost=Boost(factor=3.0, labels=(SECOND, "new-3")), expires_at=20.0),
+    Rule(id="boost", boost=Boost(factor=3.0, labels=(SECOND, "new-3")), expires_at=20),
     Rule(id="boost", query="light", match="phrase", boost=Boost(factor=0.25, filter=FILTERS[0])),
-    Rule(id="filter", query="boots", match="contains", filter=FILTERS[2], starts_at=5.0),
+    Rule(id="filter", query="boots", match="contains", filter=FILTERS[2], starts_at=5),
     Rule(id="filter", filter=FILTERS[1], boost=Boost(factor=2.0, filter=FILTERS[2])),
 )

@@ -24,7 +24,13 @@ from service.core.label_filter import (
     list_items,
     metadata_bytes,
 )
-from service.core.text_identity import MOST_ALIASES, MOST_TEXT_CHARACTERS, distinct_aliases
+from service.core.text_identity import (
+    MOST_ALIASES,
+    MOST_TEXT_CHARACTERS,
+    distinct_aliases,
+    readable,
+    uncontrolled,
+)
 
 
 def field_types(fields: Sequence[Metadata]) -> Iterator[str]:
@@ -59,6 +65,11 @@ def require_postable(fields: Metadata, *, path: Path, line: int) -> None:
         if any(len(text) > MOST_CHARACTERS for text in texts if isinstance(text, str)):
             message = f"a name or a text has more than {MOST_CHARACTERS:,} characters"
             raise InvalidData(path, message, line=line, field=name[:MOST_CHARACTERS])
+        try:
+            for text in texts:
+                uncontrolled(str(text))
+        except ValueError as error:
+            raise InvalidData(path, str(error), line=line, field=name) from error
     for what, count, most in (
         ("fields", len(fields), MOST_ENTRIES),
         ("items in its lists", list_items(fields), MOST_ENTRIES),
@@ -84,6 +95,8 @@ def require_postable_aliases(aliases: Sequence[str]) -> None:
     """Raise `ValueError` for aliases that the service would refuse with its default limits."""
     if any(len(alias) > MOST_TEXT_CHARACTERS for alias in aliases):
         raise ValueError(f"an alias has more than {MOST_TEXT_CHARACTERS:,} characters")
+    for alias in aliases:
+        readable(alias)
     if len(aliases) > MOST_ALIASES:
         raise ValueError(
             f"the label has {len(aliases)} aliases; at most {MOST_ALIASES} are allowed"

@@ -2,9 +2,9 @@
 
 A bundle with details stores one JSON document per label, or an empty text for a label that has
 none: `{"aliases": [...], "queries": [...], "metadata": {...}, "novel": true, "version": 17, "rows":
-[3, 4], "expires_at": 1796000000.0}`. `rows` are the instance rows of the label's aliases, and then
-of its queries. They are deleted when the label is posted again. What a label does not have, such as
-aliases or a date, is left out.
+[3, 4], "expires_at": 1796000000000000}`. `rows` are the instance rows of the label's aliases, and
+then of its queries. They are deleted when the label is posted again. Dates are microseconds. What a
+label does not have, such as aliases or a date, is left out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from service.core import times
 from service.core.errors import BundleAltered
 from service.core.files.text_store import TextStore
 from service.core.label_filter import Metadata, as_metadata
@@ -30,8 +31,8 @@ class Details:
     novel: bool = False
     version: int = 0
     rows: tuple[int, ...] = ()
-    starts_at: float | None = None
-    expires_at: float | None = None
+    starts_at: int | None = None
+    expires_at: int | None = None
     boost: float = 1.0
 
 
@@ -98,5 +99,7 @@ def parse(text: str) -> Details:
     for name in ("queries", "rows"):
         document[name] = tuple(document[name])
     document["aliases"] = tuple(document.get("aliases", ()))
+    for name in ("starts_at", "expires_at"):
+        document[name] = times.stored(document, name)
     document["metadata"] = as_metadata(document.get("metadata", {}))
     return Details(**document)

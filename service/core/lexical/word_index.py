@@ -3,7 +3,8 @@
 The index of a bundle or of a sealed part never changes (`FrozenWords`). The index of live rows
 grows with them (`LiveWords`): a reader passes the number of rows that its view counts.
 
-Only words that a misspelled one may stand for have bigrams: at least three characters, no digit.
+Only words that a misspelled one may stand for have bigrams: at least three characters, no digit
+and no symbol.
 
 Shapes: n rows, W words, P postings, G distinct bigrams, E entries of bigrams.
 """
@@ -23,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.core.growing import Growing
-from service.core.lexical.words import words_of
+from service.core.lexical.words import is_spelled, words_of
 from service.core.types import Indices, Rows
 
 LEAST_CHARACTERS = 3  # of a word that has bigrams
@@ -93,7 +94,7 @@ def bigrams_of(word: str) -> list[int]:
 
 def has_bigrams(word: str) -> bool:
     """Return whether a misspelled word may stand for this one."""
-    return len(word) >= LEAST_CHARACTERS and not any(map(str.isdigit, word))
+    return len(word) >= LEAST_CHARACTERS and is_spelled(word)
 
 
 def common(found: Sequence[Indices]) -> Indices:

@@ -20,9 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from service.core.times import SECOND
 from service.core.types import Doubles, Floats, Indices
 
-HOUR = 3_600  # seconds
+HOUR = 3_600 * SECOND
 HOURS_A_DAY = 24
 NEVER = 2**31 - 1  # instead of the hour of a vote: its weight does not decay
 FAST_CLOCK_SECONDS = 3_600.0  # by which a client's clock may be ahead
@@ -41,9 +42,9 @@ class Vote(NamedTuple):
 PLAIN = Vote()  # the vote of a trained row, and of a click without weight and time
 
 
-def hour_of(seconds: float | None) -> int:
-    """Return the hour of a time in Unix seconds; `NEVER` if there is none."""
-    return NEVER if seconds is None else int(seconds // HOUR)
+def hour_of(time: int | None) -> int:
+    """Return the hour of a time in microseconds; `NEVER` if there is none."""
+    return NEVER if time is None else time // HOUR
 
 
 def share_left(half_lives: Doubles) -> Doubles:

@@ -47,15 +47,15 @@ class Filtered:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Active:
-    """The part of a view that answers from `since` until before `until`, Unix seconds."""
+    """The part of a view that answers from `since` until before `until`, in microseconds."""
 
     of: View
     answering: View
-    since: float
+    since: int
     until: float
     made: Filtered | None = None  # of the active labels; None if no label has dates
 
-    def holds(self, view: View, now: float) -> bool:
+    def holds(self, view: View, now: int) -> bool:
         """Return whether this is the part of `view` that answers at Unix time `now`."""
         return self.of is view and self.since <= now < self.until
 
@@ -71,8 +71,8 @@ class FilteredViews:
         self._acting: _Active | None = None  # of what that answers, by dates of rules
         self._lock = Lock()
 
-    def active(self, view: View, now: float) -> View:
-        """Return `view` without labels and rules that have not started or expired at Unix `now`.
+    def active(self, view: View, now: int) -> View:
+        """Return `view` without labels and rules that have not started or expired `now`.
 
         Old clicks have lost weight.
         """
@@ -87,7 +87,7 @@ class FilteredViews:
             self._acting = last
         return last.answering
 
-    def _with_active_labels(self, view: View, now: float) -> View:
+    def _with_active_labels(self, view: View, now: int) -> View:
         last, fields, made, answering = self._active, view.labels.fields, None, view
         if last is not None and last.holds(view, now):
             return last.answering

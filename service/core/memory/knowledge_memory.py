@@ -110,8 +110,8 @@ class KnowledgeMemory:
         """Return one of this memory's views as a tenant sees it; None sees all."""
         return view if tenant is None else self._filtered.of_tenant(view, tenant)
 
-    def active(self, view: View, now: float) -> View:
-        """Return one of these views as it answers at `now`, Unix time.
+    def active(self, view: View, now: int) -> View:
+        """Return one of these views as it answers at `now`, in microseconds.
 
         Labels and rules that have not started or have expired are left out, and old clicks have
         lost weight. What is returned may be filtered further by `only`.

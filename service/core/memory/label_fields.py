@@ -1,5 +1,7 @@
 """Metadata, dates and boosts of labels, field by field, to apply a filter to all labels at once.
 
+Dates and `now` are microseconds. As float64, those after the year 2255 are rounded, by 32 at most.
+
 Each label that was written has an entry: the bundle's in one store, the posted ones in another that
 grows. A label that is posted again gets a new entry, and its newest one counts.
 
@@ -184,8 +186,8 @@ class FieldStore:
         """Whether an entry has a date."""
         return any(len(dates.numbers(self.entries)[0]) for dates in (self._starts, self._ends))
 
-    def active(self, now: float, entries: int) -> Bools:
-        """Return which of the first entries [E] have started at Unix time `now` and not expired."""
+    def active(self, now: int, entries: int) -> Bools:
+        """Return which of the first entries [E] have started `now` and not expired."""
         active = np.ones(entries, bool)
         for dates, hides in ((self._starts, np.greater), (self._ends, np.less_equal)):
             of_entries, seconds = dates.numbers(entries)
@@ -201,8 +203,8 @@ class FieldStore:
         boosts[of_entries] = numbers
         return boosts
 
-    def next_date(self, now: float, entries: int) -> float:
-        """Return the first date of these entries after Unix time `now`, or infinity."""
+    def next_date(self, now: int, entries: int) -> float:
+        """Return the first date of these entries after `now`, or infinity."""
         later = [dates.numbers(entries)[1] for dates in (self._starts, self._ends)]
         return min(float(seconds[seconds > now].min(initial=math.inf)) for seconds in later)
 
@@ -277,12 +279,12 @@ class BundleFields:
         """Whether one of these labels has a date."""
         return self._store.dated
 
-    def active(self, now: float) -> Bools:
-        """Return which of these labels [E] have started at Unix time `now` and not expired."""
+    def active(self, now: int) -> Bools:
+        """Return which of these labels [E] have started `now` and not expired."""
         return self._store.active(now, self._store.entries)
 
-    def next_date(self, now: float) -> float:
-        """Return the first date of these labels after Unix time `now`, or infinity."""
+    def next_date(self, now: int) -> float:
+        """Return the first date of these labels after `now`, or infinity."""
         return self._store.next_date(now, self._store.entries)
 
 
@@ -363,15 +365,15 @@ class LabelFields:
             if not (self.posted.has(name, posted) or self.of_bundle.has(name, of_bundle))
         )
 
-    def active(self, now: float, columns: int) -> Bools:
-        """Return the labels [C] that have started at Unix time `now` and not expired."""
+    def active(self, now: int, columns: int) -> Bools:
+        """Return the labels [C] that have started `now` and not expired."""
         active = np.ones(columns, bool)
         active[self.of_bundle.columns] = self.of_bundle.active(now)
         active[self.posted.columns(self.entries)] = self.posted.active(now, self.entries)
         return active
 
-    def next_date(self, now: float) -> float:
-        """Return the first date after Unix time `now`, perhaps of a replaced label, or infinity."""
+    def next_date(self, now: int) -> float:
+        """Return the first date after `now`, perhaps of a replaced label, or infinity."""
         return min(self.of_bundle.next_date(now), self.posted.next_date(now, self.entries))
 
 

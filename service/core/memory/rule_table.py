@@ -111,8 +111,8 @@ class _Listed:
         return _Listed(entries=self.entries.discard(key), work=self.work - entry.work)
 
     def unexpired(self, now: float) -> Iterator[_Entry]:
-        """Yield the rules that end after Unix time `now`; some of them may not have started."""
-        return (entry for _, _, entry in self.entries.above((math.nextafter(now, math.inf),)))
+        """Yield the rules that end after `now`; some of them may not have started."""
+        return (entry for _, _, entry in self.entries.above((now + 1,)))
 
 
 _NOTHING = _Listed()
@@ -132,7 +132,7 @@ class RuleTable:
     dates: SortedKeys = field(default_factory=SortedKeys)
     size: int = 0
     most_work: int = MOST_WORK
-    now: float | None = None
+    now: int | None = None
     tenant: Tenant | None = None
 
     @classmethod
@@ -203,8 +203,8 @@ class RuleTable:
             size=self.size - bytes_of_rule(entry.rule),
         )
 
-    def at(self, now: float) -> RuleTable:
-        """Return the table in which only those rules act that are active at Unix time `now`."""
+    def at(self, now: int) -> RuleTable:
+        """Return the table in which only those rules act that are active `now`."""
         return replace(self, now=now) if self.dated else self
 
     @property
@@ -212,15 +212,15 @@ class RuleTable:
         """Whether a rule has a date."""
         return bool(self.dates.chunks)
 
-    def next_date(self, now: float) -> float:
-        """Return the first date of a rule after Unix time `now`, or infinity."""
-        later = self.dates.above((math.nextafter(now, math.inf),))
+    def next_date(self, now: int) -> float:
+        """Return the first date of a rule after `now`, or infinity."""
+        later = self.dates.above((now + 1,))
         return next((date for date, _, _ in later), math.inf)
 
-    def require_bounded(self, rule: Rule, *, field: str, now: float) -> None:
+    def require_bounded(self, rule: Rule, *, field: str, now: int) -> None:
         """Raise `InvalidInput` if the rules that one of this rule's words makes act cost too much.
 
-        They are those that have not expired at Unix time `now`.
+        They are those that have not expired `now`.
         """
         _, keys = self.rules[rule.tenant, rule.id]
         for key in keys:

@@ -32,11 +32,11 @@ _SPARE_DEVIATIONS = 3
 class Scope:
     """How a view was made from that of all labels, so that a shard can make its own the same way.
 
-    Labels were left out that are not active `at` a Unix time, that are not a `tenant`'s, and that
-    do not pass each of the `filters`.
+    Labels were left out that are not active `at` a time in microseconds, that are not a `tenant`'s,
+    and that do not pass each of the `filters`.
     """
 
-    at: float | None = None
+    at: int | None = None
     tenant: Tenant | None = None
     filters: tuple[LabelFilter, ...] = ()
 

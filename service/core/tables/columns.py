@@ -25,6 +25,7 @@ from service.core.tables.separated import (
     read_separated,
     sniff_delimiter,
 )
+from service.core.text_identity import readable, uncontrolled
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".txt", ".parquet")
 AFTER = "file (each may be followed by .gz), or a .parquet file"
@@ -250,13 +251,13 @@ def _python_time(value: Any) -> Any:
 
 
 def text_cell(value: Any) -> str:
-    """Return a text that is not empty, with normalized whitespace."""
+    """Return a text with normalized white space, as `readable` allows it."""
     if not isinstance(value, str | None):
         raise ValueError(f"must be a text, not {type(value).__name__}")
-    normal = " ".join((value or "").split())
+    normal = " ".join(uncontrolled(value or "").split())  # U+001C to U+001F are spaces to `split`
     if not normal:
         raise ValueError("is empty")
-    return normal
+    return readable(normal)
 
 
 def label_id_cell(value: Any) -> str:

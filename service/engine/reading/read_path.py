@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from time import monotonic, time
+from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
 
+from service.core import times
 from service.core.errors import (
     ClientLeft,
     DeadlineExceeded,
@@ -281,7 +282,7 @@ def _filtered(task: QueryTask, watch: Stopwatch) -> QueryTask:
     if options.filter is None and options.tenant is None and not memory.is_timed(task.view):
         return task
     with watch.stage("filter"):
-        view = memory.of_tenant(memory.active(task.view, time()), options.tenant)
+        view = memory.of_tenant(memory.active(task.view, times.now()), options.tenant)
         return replace(task, view=memory.only(view, options.filter))
 
 

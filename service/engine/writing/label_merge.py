@@ -39,7 +39,7 @@ class LabelMerge:
     aliases: tuple[str, ...] = ()
     queries: tuple[str, ...] = ()
     metadata: Mapping[str, MetadataValue | None] = field(default_factory=dict)
-    dates: Mapping[str, float | None] = field(default_factory=dict)
+    dates: Mapping[str, int | None] = field(default_factory=dict)
     boost: float | None = None
 
     def into(self, label: NewLabel, limits: Limits) -> NewLabel:

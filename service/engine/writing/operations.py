@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import astuple, dataclass, field, replace
 from itertools import compress, islice
-from time import monotonic, time
+from time import monotonic
 from typing import Any, Protocol
 
+from service.core import times
 from service.core.changes import (
     Change,
     DeleteInstance,
@@ -299,7 +300,7 @@ def _with_time(instance: NewInstance) -> NewInstance:
 
     So a click that is repeated within one hour changes nothing.
     """
-    hour = float(HOUR * hour_of(time()))
+    hour = HOUR * hour_of(times.now())
     return instance if instance.at is not None else replace(instance, at=hour)
 
 
@@ -535,7 +536,7 @@ def _require_bounded(table: RuleTable, rules: Sequence[Rule]) -> None:
     """Raise `InvalidInput` if these rules, with those of a table, would cost a query too much."""
     for rule in rules:
         table = table.put(rule)
-    now = time()
+    now = times.now()
     for place, rule in enumerate(rules):
         table.require_bounded(rule, field=f"rules.{place}", now=now)
 

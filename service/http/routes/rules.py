@@ -8,6 +8,7 @@ from typing import Annotated, Any, NotRequired, cast
 
 from typing_extensions import TypedDict
 
+from service.core import times
 from service.core.changes import DeleteRule
 from service.core.page_cursor import PageCursor
 from service.core.rules import Rule
@@ -16,7 +17,6 @@ from service.http.answers import Version, VersionAnswer
 from service.http.endpoint import Call, Endpoint, Routes
 from service.http.problems import doc
 from service.http.request_models import DatePassed, Page, RulesBody
-from service.http.responses import date_answer
 
 _RULE_PATH = "/rules/{rule_id:label_id}"
 
@@ -147,5 +147,5 @@ def rule_answer(rule: Rule) -> RuleAnswer:
     answer = {name: value for name, value in rule.document().items() if name != "tenant"}
     for name in ("starts_at", "expires_at"):
         if name in answer:
-            answer[name] = date_answer(answer[name])
+            answer[name] = times.shown(answer[name])
     return cast(RuleAnswer, answer)

@@ -96,7 +96,7 @@ def test_exact_answers_are_those_of_one_memory(cluster: Any, tmp_path: Path) -> 
                 if drawn.random() < 20 / OPERATIONS:
                     whole, front = restarted(stop)
                 if drawn.random() < 0.3:
-                    asked = some_queries(drawn), exact_options(drawn), float(drawn.choice(MOMENTS))
+                    asked = some_queries(drawn), exact_options(drawn), int(drawn.choice(MOMENTS))
                     found = wait_for(partial(answered_by_shards, front, *asked))
                     assert found == answered(whole, *asked)
                     compared += 1

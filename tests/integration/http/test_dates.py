@@ -84,6 +84,21 @@ def test_a_merge_changes_and_removes_dates(
         assert "expires_at" not in service.get("/labels/a").json()
 
 
+def test_the_last_moment_of_a_date_is_listed_as_sent(service: LocalService) -> None:
+    last, rule = "9999-12-31T23:59:59.999999Z", {"id": "r", "then": {"hide": ["a"]}}
+    post(service, {"id": "a", "text": "a", "starts_at": "0001-01-01T00:00:00Z", "expires_at": last})
+    assert service.post("/rules", {"rules": [{**rule, "expires_at": last}]}).status_code == 200
+    [label] = service.get("/labels").json()["labels"]
+    assert (label["starts_at"], label["expires_at"]) == ("0001-01-01T00:00:00Z", last)
+    [listed] = service.get("/rules").json()["rules"]
+    assert listed["expires_at"] == last
+    small = {"starts_at": "2096-12-01t08:00:00.5+08:00", "expires_at": "2097-01-01t00:00:00z"}
+    assert service.request("PATCH", "/labels/a", json=small).status_code == 200
+    shown = service.get("/labels/a").json()
+    assert shown["starts_at"] == "2096-12-01T00:00:00.500000Z"
+    assert shown["expires_at"] == "2097-01-01T00:00:00Z"
+
+
 @pytest.mark.parametrize(
     ("dates", "field"),
     [
@@ -93,6 +108,9 @@ def test_a_merge_changes_and_removes_dates(
         ({"starts_at": 1_800_000_000}, "starts_at"),
         ({"starts_at": "9" * 41}, "starts_at"),
         ({"starts_at": "0001-01-01T00:00:00+05:00"}, "starts_at"),
+        ({"starts_at": "2096-W49-2T00:00:00Z"}, "starts_at"),
+        ({"starts_at": "20961201T000000Z"}, "starts_at"),
+        ({"starts_at": "2096-12-01T00:00:00+01:00:30"}, "starts_at"),
         ({"starts_at": "9999-12-31T23:59:59-05:00"}, "starts_at"),
         ({"starts_at": "9999-01-01T00:00:00Z", "expires_at": "9998-01-01T00:00:00Z"}, "expires_at"),
     ],

@@ -100,10 +100,18 @@ def test_queries_are_trimmed_and_equal_ones_each_answered(reader: LocalService) 
 
 
 def test_any_text_is_answered(reader: LocalService) -> None:
-    queries = ["\0", "a\0b", "\u200b", "\U0001d4b7", "靴", "🥾" * 1024, "'; --", "x" * 2048]
+    queries = ["a\tb", "\u200bx", "\U0001d4b7", "靴", "🥾" * 1024, "'; --", "x" * 2048]
     answers = results(reader, *(f"{' ' * 5000}{query}" for query in queries))
     assert [answer["query"] for answer in answers] == queries
     assert all(answer["keywords"] for answer in answers)
+
+
+@pytest.mark.parametrize("query", ["\0", "a\0b", "a\x1bb", "\u200b", "\u3164"])
+def test_control_characters_and_queries_that_show_nothing_are_refused(
+    reader: LocalService, query: str
+) -> None:
+    answer = reader.post("/predict", {"queries": ["tent", query]})
+    assert_problem(answer, 422, field="queries.1")
 
 
 def test_the_last_of_two_equal_keys_counts(reader: LocalService) -> None:

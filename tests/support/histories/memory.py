@@ -71,7 +71,7 @@ ids = st.sampled_from([*LABELS, "new-1", "new-2", "new-3"])
 words = st.sampled_from(["tent", "light tent", "trail boots", "red lamp XK-12", "x"])
 queries = st.one_of(words, st.sampled_from(list(INSTANCES)))
 weights = st.sampled_from([1.0, 1.0, 0.25, 3.0, -1.0, -0.5])
-times = st.sampled_from([None, None, 7.0, 3 * HOUR, 30 * HOUR + 1.0])  # of clicks
+times = st.sampled_from([None, None, 7, 3 * HOUR, 30 * HOUR + 1])  # of clicks
 metadata = st.fixed_dictionaries(
     {},
     optional={
@@ -88,14 +88,14 @@ new_labels = st.builds(
     aliases=st.lists(words, max_size=2).map(tuple),
     queries=st.lists(words, max_size=4).map(tuple),
     metadata=metadata,
-    starts_at=st.sampled_from([None, 10.0, 20.0]),
-    expires_at=st.sampled_from([None, None, 15.0, 30.0]),
+    starts_at=st.sampled_from([None, 10, 20]),
+    expires_at=st.sampled_from([None, None, 15, 30]),
     boost=st.sampled_from([1.0, 1.0, 0.5, 4.0]),
 ).map(lambda label: replace(label, aliases=distinct_aliases(label.text, label.aliases)))
 
 
-def is_active(label: NewLabel | Rule, now: float) -> bool:
-    """Return whether a label has started at Unix time `now` and not expired."""
+def is_active(label: NewLabel | Rule, now: int) -> bool:
+    """Return whether a label or a rule has started `now` and not expired."""
     started = label.starts_at is None or label.starts_at <= now
     return started and (label.expires_at is None or now < label.expires_at)
 
@@ -219,7 +219,7 @@ class Histories(RuleBasedStateMachine):
         weight=weights,
         at=times,
     )
-    def put_instance(self, query: str, clicked: list[str], weight: float, at: float | None) -> None:
+    def put_instance(self, query: str, clicked: list[str], weight: float, at: int | None) -> None:
         """Click labels; if that changes no vote, it changes no row."""
         before, known = self.memory.view, deepcopy(self.oracle.clicks)
         self.oracle.click(query, *clicked, weight=weight, at=at)
@@ -370,8 +370,8 @@ class Histories(RuleBasedStateMachine):
         )
         assert all(score < 1e-9 for label_id, score in dense.items() if label_id not in scores)
 
-    @rule(wanted=filters, now=st.sampled_from([5.0, 10.0, 17.0, 25.0, 40.0, 50.0 * HOUR]))
-    def filter(self, wanted: LabelFilter, now: float) -> None:
+    @rule(wanted=filters, now=st.sampled_from([5, 10, 17, 25, 40, 50 * HOUR]))
+    def filter(self, wanted: LabelFilter, now: int) -> None:
         """A filtered view holds, lists and answers with the labels that pass, and no others."""
         view = self.memory.active(self.memory.view, now)
         active = {of for of, (label, *_) in self.details.items() if is_active(label, now)}

@@ -20,7 +20,7 @@ from tests.support.tiny.bundles import Catalogue, make_bundle
 WORDS = "boot lamp tent stove bottle shoe trail light gas water camp run XK-44 two red".split()
 METADATA = ({}, {"bid": "0.10"}, {"price": 1.0, "sizes": ("m", "s")}, {"price": True, "bid": "x"})
 LIMITS = MemoryLimits(seal_rows=64, fan_out=2)  # so small that blocks are sealed and merged
-MOMENTS = (1.0, 8.0, 30.0)  # before, between and after the dates of labels and rules
+MOMENTS = (1, 8, 30)  # before, between and after the dates of labels and rules
 MOST_QUERIES = 8  # with many more, exact search multiplies matrices and rounds otherwise
 
 
@@ -55,7 +55,7 @@ def mixed_changes(seed: int) -> Iterator[Change]:
                     aliases=(_text(drawn),) if drawn.random() < 0.2 else (),
                     metadata=METADATA[drawn.integers(len(METADATA))],
                     boost=float(drawn.choice([1.0, 1.0, 2.0])),
-                    expires_at=15.0 if drawn.random() < 0.05 else None,
+                    expires_at=15 if drawn.random() < 0.05 else None,
                 ),
             )
         elif kind < 0.75:
@@ -95,7 +95,7 @@ def some_queries(drawn: np.random.Generator) -> list[str]:
 
 
 def answered(
-    memory: KnowledgeMemory, queries: Sequence[str], options: PredictOptions, now: float
+    memory: KnowledgeMemory, queries: Sequence[str], options: PredictOptions, now: int
 ) -> tuple[Prediction, ...]:
     """Answer queries from a memory's newest view, at the Unix time `now`."""
     view = memory.of_tenant(memory.active(memory.view, now), options.tenant)

@@ -37,6 +37,7 @@ from service.core.memory.draft import Draft, vote_of
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.replay import change_of, held_version
+from service.core.times import SECOND
 from service.core.types import Halves, NewInstance
 from training.datasets.pair_weights import DAY
 
@@ -140,7 +141,7 @@ class ClickCounts:
             self.items[change.id] = None
 
     def _add_clicks(self, instance: NewInstance, row: Any) -> None:
-        at = row.written if instance.at is None else instance.at
+        at = row.written if instance.at is None else instance.at / SECOND
         count = instance.weight if instance.clicks is None else instance.clicks
         query, weight, vote = instance.query, count * self._share(at), vote_of(instance)
         for label in set(instance.labels):

@@ -1,23 +1,30 @@
 """A text's identity in the service and in data sets: what it folds, and its greatest length."""
 
 import random
+import re
 import sys
 import unicodedata
 from pathlib import Path
 from time import thread_time
 
 import pytest
-from hypothesis import given
+import regex
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from service.core import text_identity as module
 from service.core.files import text_store
 from service.core.files.text_store import TextStore
+from service.core.lexical.words import comparable, words_of
 from service.core.text_identity import (
     MOST_CHARACTERS,
     MOST_ID_CHARACTERS,
     IdentityLookup,
+    folded,
     free_id,
     identity,
+    readable,
+    shown,
 )
 
 
@@ -35,6 +42,7 @@ from service.core.text_identity import (
         ("\ufeffnike\u00ad", "nike"),
         ("cafe\u0301", "caf\u00e9"),
         ("CAF\u00c9", "caf\u00e9"),
+        ("\u2764\ufe0f mug", "\u2764 mug"),
         ("\u200b", "\u200b"),  # kept, because nothing else is left
         ("\U0001f469\u200d\U0001f4bb", "\U0001f469\u200d\U0001f4bb"),  # the joiner has a meaning
         (" \t ", ""),
@@ -62,7 +70,74 @@ def test_the_identity_of_every_character_is_its_own_and_every_mark_is_counted() 
         assert made == identity(made) and (made or not character.strip()), hex(ord(character))
         normal = (unicodedata.normalize(form, character)[0] for form in ("NFKC", "NFKD"))
         if any(map(unicodedata.combining, normal)):
-            assert "\u034f" in identity("a" + character * 31), hex(ord(character))
+            assert module._mark(0x20000).many.search("a" + character * 31), hex(ord(character))
+
+
+@given(text=st.text("a\u0301\u0316\u0334\u0344\u0345\u0f73\uff9e\u1ea5", min_size=31, max_size=80))
+def test_long_runs_of_marks_are_sorted_as_normalization_does(text: str) -> None:
+    assert folded(text) == unicodedata.normalize(
+        "NFKC", unicodedata.normalize("NFKC", text).casefold()
+    )
+
+
+def test_ignorable_characters_and_emoji_are_those_of_unicode() -> None:
+    """No character between which a joiner stays is changed by folding."""
+    ignorable = regex.compile(r"\p{Default_Ignorable_Code_Point}+")
+    unlike = set("\n\r") | set(map(chr, range(0xD800, 0xE000)))
+    every = "\n".join(chr(code) for code in range(sys.maxunicode + 1) if chr(code) not in unlike)
+    assert shown(every) == ignorable.sub("", every)
+    joining = re.findall(f"[{module._EMOJI}]", every)
+    assert len(joining) > 1_000
+    for character in joining:
+        assert identity(character) == character, hex(ord(character))
+
+
+def test_every_joined_emoji_and_every_flag_has_an_identity_of_its_own() -> None:
+    emoji = pytest.importorskip("emoji", reason="EMOJI NOT COMPARED: emoji is not installed")
+    sequences = [
+        sequence
+        for sequence, facts in emoji.EMOJI_DATA.items()
+        if facts["status"] == emoji.STATUS["fully_qualified"]
+    ]
+    assert len(sequences) > 3_000
+    assert len({identity(sequence) for sequence in sequences}) == len(sequences)
+    assert len({tuple(words_of(sequence)) for sequence in sequences}) >= len(sequences) - 30
+    for sequence in sequences:
+        assert identity(sequence) == identity(sequence.replace("\ufe0f", "")), sequence
+
+
+IGNORABLE = "\u00ad\u034f\u061c\u115f\u17b5\u180b\u200b\u200c\u200d\u200e\u2060\u2066\u3164"
+IGNORABLE += "\ufe0f\ufeff\uffa0\U0001d173\U000e0001\U000e0061\U000e0100"
+
+
+@given(
+    text=st.text(max_size=20),
+    added=st.lists(st.tuples(st.integers(0, 20), st.sampled_from(IGNORABLE)), max_size=5),
+)
+def test_texts_that_differ_in_ignorable_characters_alone_are_the_same(
+    text: str, added: list[tuple[int, str]]
+) -> None:
+    assume(not re.search(f"[{module._EMOJI}]", text))
+    with_ignorable = text
+    for place, character in added:
+        with_ignorable = with_ignorable[:place] + character + with_ignorable[place:]
+    assert words_of(with_ignorable) == words_of(text)
+    assert comparable(with_ignorable) == comparable(text)
+    if shown(text).strip():
+        assert identity(with_ignorable) == identity(text)
+
+
+@given(st.text())
+def test_readable_texts_have_something_visible_and_no_control_characters(text: str) -> None:
+    wrong = regex.search(r"[\p{Cc}--\p{White_Space}]", text, regex.V1)
+    invisible = not regex.search(r"[^\p{White_Space}\p{Default_Ignorable_Code_Point}]", text)
+    try:
+        assert readable(text) is text
+    except ValueError as error:
+        assert wrong or invisible
+        assert ("control character" in str(error)) is bool(wrong)
+    else:
+        assert not (wrong or invisible)
 
 
 @pytest.mark.parametrize("text", ["\ufdfa" * 2048, "…" * 2040, "x" * 2048, "a b " * 500])

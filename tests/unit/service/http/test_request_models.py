@@ -1,7 +1,10 @@
 """Request models take their limits from the settings; a request's digest depends on its content."""
 
 import hashlib
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from time import thread_time
+from typing import Any
 
 import orjson
 import pytest
@@ -10,7 +13,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from starlette.requests import Request
 
-from service.core.text_identity import identity
+from service.core import times
+from service.core.bundle import label_details
+from service.core.bundle.label_details import Details, parse
+from service.core.rules import from_document
+from service.core.text_identity import identity, readable
 from service.http.bounded_model import BoundedModel
 from service.http.endpoint import request_key
 from service.http.request_models import RequestModels
@@ -50,11 +57,87 @@ def test_every_accepted_text_has_an_identity_that_is_an_id(text: str) -> None:
     try:
         [body] = MODELS.labels(labels=[{"text": text}]).labels
     except ValidationError:
-        assert not text.strip()  # only blank texts are refused
+        with pytest.raises(ValueError, match=r"visible|control character"):
+            readable(text)
         return
     made = identity(body.text)
     assert MODELS.label.model_validate({"text": "a", "id": made}).id == made
     assert MODELS.instances(instances=[{"query": "a", "labels": [made]}])
+
+
+HIDE = {"hide": ["a"]}
+
+
+def pin(label: str) -> dict[str, Any]:
+    return {"id": label, "position": 1}
+
+
+def boost(label: str) -> dict[str, Any]:
+    return {"labels": [label], "factor": 2.0}
+
+
+def when(query: str) -> dict[str, Any]:
+    return {"query": query, "match": "exact"}
+
+
+TEXTS: list[tuple[str, Callable[[str], dict[str, Any]]]] = [
+    ("predict", lambda text: {"queries": [text]}),
+    ("predict", lambda text: {"queries": ["a"], "items": [text]}),
+    ("labels", lambda text: {"labels": [{"text": text}]}),
+    ("labels", lambda text: {"labels": [{"text": "a", "id": text}]}),
+    ("labels", lambda text: {"labels": [{"text": "a", "aliases": [text]}]}),
+    ("labels", lambda text: {"labels": [{"text": "a", "queries": [text]}]}),
+    ("labels", lambda text: {"labels": [{"text": "a", "metadata": {text: "b"}}]}),
+    ("labels", lambda text: {"labels": [{"text": "a", "metadata": {"b": text}}]}),
+    ("labels", lambda text: {"labels": [{"text": "a", "metadata": {"b": [text]}}]}),
+    ("merge", lambda text: {"text": text}),
+    ("merge", lambda text: {"aliases": [text]}),
+    ("merge", lambda text: {"queries": [text]}),
+    ("merge", lambda text: {"metadata": {"b": text}}),
+    ("instances", lambda text: {"instances": [{"query": text, "labels": ["a"]}]}),
+    ("instances", lambda text: {"instances": [{"query": "a", "labels": [text]}]}),
+    ("unlearn", lambda text: {"instances": [{"query": text, "labels": ["a"]}]}),
+    ("label_page", lambda text: {"text": text}),
+    ("items", lambda text: {"items": [{"text": text}]}),
+    ("items", lambda text: {"items": [{"text": "a", "id": text}]}),
+    ("rules", lambda text: {"rules": [{"id": text, "then": {"hide": ["a"]}}]}),
+    ("rules", lambda text: {"rules": [{"id": "a", "then": {"hide": [text]}}]}),
+    ("rules", lambda text: {"rules": [{"id": "a", "then": {"boost": boost(text)}}]}),
+    ("rules", lambda text: {"rules": [{"id": "a", "then": {"pin": [pin(text)]}}]}),
+    ("rules", lambda text: {"rules": [{"id": "a", "then": HIDE, "when": when(text)}]}),
+]
+
+
+@pytest.mark.parametrize(("name", "body"), TEXTS)
+def test_no_text_or_id_has_control_characters(
+    name: str, body: Callable[[str], dict[str, Any]]
+) -> None:
+    model = getattr(MODELS, name)
+    assert model(**body("a\tb\nc d\u0085e"))
+    for control in ("\0", "\x1b", "\x1f", "\x7f", "\x9b"):
+        with pytest.raises(ValidationError, match=f"control character U.{ord(control):04X}"):
+            model(**body(f"a{control}b"))
+
+
+@given(
+    microseconds=st.integers(times.now() + 3_600 * times.SECOND, times.LATEST),
+    minutes=st.integers(-1439, 1439),
+)
+def test_every_accepted_date_is_shown_as_sent(microseconds: int, minutes: int) -> None:
+    zone = timezone(timedelta(minutes=minutes))
+    try:
+        sent = datetime.fromisoformat(times.shown(microseconds)).astimezone(zone).isoformat()
+    except OverflowError:
+        return  # not within the years 1 to 9999 there
+    label = MODELS.label.model_validate({"text": "a", "expires_at": sent}).to_label()
+    later = MODELS.label.model_validate({"text": "a", "starts_at": sent}).to_label()
+    [rule] = MODELS.rules(rules=[{"id": "r", "then": {"hide": ["a"]}, "starts_at": sent}]).rules
+    document = rule.to_rule("", most=1, tenant=None).document()
+    kept = from_document(orjson.loads(orjson.dumps(document)))
+    dump = label_details.dump(Details(expires_at=label.expires_at))
+    for date in (label.expires_at, later.starts_at, kept.starts_at, parse(dump).expires_at):
+        assert datetime.fromisoformat(times.shown(date)) == datetime.fromisoformat(sent)
+        assert times.shown(date) == times.shown(microseconds)
 
 
 def test_an_id_made_from_a_text_is_known_under_any_limit_of_texts() -> None:

@@ -41,7 +41,7 @@ def search(scope: Scope = EVERYTHING, **more: object) -> KeySearch:
     [
         search(),
         search(named=[np.array([4, 9]), np.zeros(0, np.int64)], count=3),
-        search(Scope(at=12.5, tenant=Tenant("shop", "a=b"), filters=FILTERS)),
+        search(Scope(at=12, tenant=Tenant("shop", "a=b"), filters=FILTERS)),
     ],
 )
 def test_a_search_is_received_as_it_was_sent(

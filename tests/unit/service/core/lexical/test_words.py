@@ -1,10 +1,20 @@
 """Words of texts in several scripts, of compounds, and of codes."""
 
+import re
+import unicodedata
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from service.core.lexical.words import MOST_CHARACTERS, TypedQuery, chunks_of, words_of
+from service.core.lexical.words import (
+    MOST_CHARACTERS,
+    TypedQuery,
+    chunks_of,
+    comparable,
+    words_of,
+)
+from service.core.text_identity import shown
 
 
 @pytest.mark.parametrize(
@@ -24,7 +34,12 @@ from service.core.lexical.words import MOST_CHARACTERS, TypedQuery, chunks_of, w
         ("Straße ёлка", ["strasse", "елка"]),
         ("खिलाड़ी हिन्दी", ["खिलाड़ी", "हिन्दी"]),  # vowel signs do not end a word
         ("日本語のテキスト、2024年", ["日本語のテキスト2024年", "日本語のテキスト", "2024", "年"]),
-        ("🏕️ camping", ["🏕️", "camping"]),
+        ("🏕️ camping", ["🏕", "camping"]),
+        ("كِتَابٌ، قلمـ؟", ["كتاب", "قلم"]),
+        ("שָׁלוֹם־עולם", ["שלוםעולם", "שלום", "עולם"]),
+        ("canister 1.5 l", ["canister", "1.5", "1", "5", "l"]),
+        ("3/4 -5 5%", ["3/4", "3", "4", "-5", "5", "5%"]),
+        ("C++ (C#)", ["c++", "c", "c#"]),
         ("tent tent", ["tent"]),
         (" -- ", []),
         ("x" * 100, ["x" * MOST_CHARACTERS]),
@@ -56,3 +71,46 @@ def test_letters_and_spaces_are_cut_like_any_text(text: str) -> None:
 @given(st.text(st.characters(codec="ascii")))
 def test_ascii_is_read_alike_within_any_text(text: str) -> None:
     assert words_of(f"{text} é") == list(dict.fromkeys([*words_of(text), "e"]))
+
+
+SCRIPTS = "aZé5\u0665½-+#.,/'%$ \u0301\u064b\u0640\u05b0بשй한กเาน्日が👍🏽\ufe0f\u200d!،?।"
+
+
+@given(st.text(SCRIPTS, max_size=12), st.text(SCRIPTS, max_size=12))
+def test_exact_is_symmetric_and_implied_by_equal_texts(one: str, other: str) -> None:
+    assert (TypedQuery(one).match(other) == "exact") is (TypedQuery(other).match(one) == "exact")
+    assert TypedQuery(one).match(f" {one.upper().lower()} ") == TypedQuery(one).match(one)
+    assert (TypedQuery(one).match(one) == "exact") is bool(comparable(one)) is bool(words_of(one))
+
+
+@given(st.text(SCRIPTS, max_size=20), st.text(st.characters(categories=["Po", "Ps", "Pe", "Zs"])))
+def test_punctuation_around_words_does_not_count(text: str, around: str) -> None:
+    around = re.sub("[#%\u2030\u066a.,\u060c'\u066b]", "", unicodedata.normalize("NFKC", around))
+    assume(not re.search("[#%\u2030\u066a]", around))
+    assert comparable(f"{around} {text} {around}") == comparable(text)
+    assert words_of(f"{around} {text} {around}") == words_of(text)
+
+
+@given(st.integers(0, 10**6), st.characters(categories=["Po", "Sm", "Sc"]), st.integers(0, 10**6))
+def test_digits_are_not_joined_over_a_symbol(one: int, symbol: str, other: int) -> None:
+    assume(unicodedata.normalize("NFKC", symbol) != "\u2212")  # a minus here is read as a hyphen
+    apart, together = f"size {one}{symbol}{other}", f"size {one}{other}"
+    assert TypedQuery(apart).match(together) == TypedQuery(together).match(apart) == "broad"
+    assert TypedQuery(apart).match(apart) == "exact"
+    assert f"{one}{other}" not in words_of(apart)
+
+
+@given(st.sampled_from(["tent", "C", "5", "XK-4411", "9.5", "ب"]), st.sampled_from("+#%$€±٪"))
+def test_symbols_on_a_word_count(word: str, symbol: str) -> None:
+    for text in (f"red {word}{symbol}", f"red {symbol}{word}"):
+        assert TypedQuery(text).match(f"red {word}") == "broad"
+        assert TypedQuery(f"red {word}").match(text) == "broad"
+        assert TypedQuery(f"red {word} {symbol}").match(f"red {word}") == "exact"
+
+
+@given(st.text(SCRIPTS, max_size=20))
+def test_chunks_of_a_text_with_ignorable_characters_cover_them(text: str) -> None:
+    plain = shown(text)
+    assert [chunk.words for chunk in chunks_of(text)] == [c.words for c in chunks_of(plain)]
+    for chunk, other in zip(chunks_of(text), chunks_of(plain), strict=True):
+        assert shown(text[chunk.start : chunk.stop]) == plain[other.start : other.stop]

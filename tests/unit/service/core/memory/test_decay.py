@@ -24,7 +24,7 @@ from tests.support.tiny.bundles import Catalogue, sign_again
 from tests.support.views import vote_weights
 
 DAY = 24 * HOUR
-NOW = 20_000.0 * DAY
+NOW = 20_000 * DAY
 CATALOGUE = Catalogue(labels={"tent": "tent", "lamp": "light"}, instances={"night": ("lamp",)})
 CLICKS = [
     click(1, "hike", "tent", at=NOW - 10 * DAY),

@@ -105,7 +105,7 @@ def test_exact_answers_are_those_of_one_memory(
             sealed = max(sealed, both.whole.view.sealed_rows)
         if drawn.random() < 0.3:
             both.require_equal(
-                some_queries(drawn), exact_options(drawn), now=float(drawn.choice(MOMENTS))
+                some_queries(drawn), exact_options(drawn), now=int(drawn.choice(MOMENTS))
             )
             compared += 1
         if drawn.random() < 20 / operations:

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import re
 import tracemalloc
 from decimal import Decimal
 from pathlib import Path
@@ -9,12 +10,15 @@ from typing import Any
 
 import pyarrow
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from service.core.errors import InvalidData, InvalidInput
 from service.core.files.lines import OnBadRow, Rejects, stop
-from service.core.tables.columns import read_columns, require_alike
+from service.core.tables.columns import read_columns, require_alike, text_cell
 from service.core.tables.separated import HINTS, csv_writer, read_separated, sniff_delimiter
+from service.core.text_identity import readable
 from tests.support.extras import in_a_process_with
 
 HUGE = "x" * 140_000  # beyond csv's largest field by default
@@ -292,3 +296,20 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert content.getvalue().startswith('q,k\n"a ""b"", c",k\n')
     found = rows(tmp_path / "t.csv", content.getvalue().encode())
     assert [values for _, values in found] == [[text.replace("\r\n", "\n"), "k"] for text in texts]
+
+
+@given(st.text())
+def test_a_cell_is_what_the_service_takes_as_a_text(text: str) -> None:
+    try:
+        cell = text_cell(text)
+    except ValueError as error:
+        assert not text.strip() or re.search("control character|no visible", str(error))
+    else:
+        assert cell == " ".join(text.split()) == readable(cell)
+
+
+@pytest.mark.parametrize("control", ["\0", "\x1b", "\x1c", "\x7f", "\x9b"])
+def test_control_characters_are_refused(control: str) -> None:
+    for wrong in (f"a{control}b", control):
+        with pytest.raises(ValueError, match=f"control character U.{ord(control):04X}"):
+            text_cell(wrong)

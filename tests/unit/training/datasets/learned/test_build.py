@@ -19,6 +19,7 @@ from service.core.label_log import LabelLog
 from service.core.memory.decay import LEAST_SHARE
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
+from service.core.times import SECOND
 from service.core.types import NewLabel
 from tests.support.changes import click, delete, put, unlearn
 from tests.support.tiny.bundles import INSTANCES, LABELS
@@ -383,7 +384,7 @@ def test_a_click_counts_less_the_older_it_is_than_the_newest_event(
 
 
 def test_a_click_with_a_time_is_as_old_as_it_says(write: Write, learn: Learn) -> None:
-    write(110, click(1, "mud", "boots", weight=3.0, at=100 * DAY))
+    write(110, click(1, "mud", "boots", weight=3.0, at=round(100 * DAY * SECOND)))
     write(120, click(2, "mud", "tent"))
     assert weights(learn(half_life=10.0), "mud") == {"boots": 0.75, "tent": 1.0}
 
@@ -408,16 +409,18 @@ def test_a_click_of_long_ago_is_still_a_pair(write: Write, learn: Learn) -> None
 def test_a_click_that_arrives_late_ends_no_newer_one(write: Write, learn: Learn) -> None:
     write(
         100,
-        click(1, "mud", "boots", weight=3.0, at=90 * DAY),
-        click(2, "mud", "boots", weight=-1.0, at=80 * DAY),  # before the click
-        click(3, "rain", "boots", weight=-1.0, at=90 * DAY),
-        click(4, "rain", "boots", weight=3.0, at=80 * DAY),  # before it was said to be wrong
+        click(1, "mud", "boots", weight=3.0, at=round(90 * DAY * SECOND)),
+        click(2, "mud", "boots", weight=-1.0, at=round(80 * DAY * SECOND)),  # before the click
+        click(3, "rain", "boots", weight=-1.0, at=round(90 * DAY * SECOND)),
+        click(
+            4, "rain", "boots", weight=3.0, at=round(80 * DAY * SECOND)
+        ),  # before it was said to be wrong
         click(5, "rain", "tent"),
     )
     learned = learn()
     assert weights(learned, "mud") == {"boots": 3.0}
     assert weights(learned, "rain") == {"tent": 1.0}
-    write(110, click(6, "rain", "boots", weight=2.0, at=100 * DAY))
+    write(110, click(6, "rain", "boots", weight=2.0, at=round(100 * DAY * SECOND)))
     assert weights(learn(), "rain") == {"boots": 2.0, "tent": 1.0}
 
 
