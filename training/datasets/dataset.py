@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -152,9 +152,9 @@ def of_texts(
     source: str,
     labels: Sequence[str] | None = None,
 ) -> Dataset:
-    """Build an unweighted data set from texts and their labels; each text is its own uid.
+    """Build a data set from texts and their labels; each text is its own uid.
 
-    Rows keep their order. `labels` are all labels, in their order; by default those of the rows,
+    A row's labels may be a mapping to their relevance, which otherwise is 1. Rows keep their order. `labels` are all labels, in their order; by default those of the rows,
     sorted. A label equal to its row's text is filtered.
     """
     if labels is None:
@@ -167,11 +167,11 @@ def of_texts(
         columns = np.fromiter(map(column.__getitem__, chain.from_iterable(found)), np.int32)
         counts = np.fromiter(map(len, found), np.int64)
         rows = np.repeat(np.arange(len(texts), dtype=np.int32), counts)
-        ones = np.ones(len(columns), np.float32)
+        relevance = np.fromiter(chain.from_iterable(map(_relevance, found)), np.float32)
         same_text = ((row, column[text]) for row, text in enumerate(texts) if text in column)
         return Split(
             instances=Texts.named_by_text(texts),
-            labels_of=csr_matrix((ones, (rows, columns)), shape=shape),
+            labels_of=csr_matrix((relevance, (rows, columns)), shape=shape),
             filtered=pairs_matrix(same_text, shape=shape),
         )
 
@@ -183,6 +183,10 @@ def of_texts(
         fields=("title",),
         source=source,
     )
+
+
+def _relevance(labels: Collection[str]) -> Iterable[float]:
+    return labels.values() if isinstance(labels, Mapping) else repeat(1.0, len(labels))
 
 
 def require_test_rows(dataset: Dataset) -> None:
