@@ -154,8 +154,9 @@ def of_texts(
 ) -> Dataset:
     """Build a data set from texts and their labels; each text is its own uid.
 
-    A row's labels may be a mapping to their relevance, which otherwise is 1. Rows keep their order. `labels` are all labels, in their order; by default those of the rows,
-    sorted. A label equal to its row's text is filtered.
+    A row's labels may be a mapping to their relevance, which otherwise is 1. Rows keep their order.
+    `labels` are all labels, in their order; by default those of the rows, sorted. A label equal to
+    its row's text is filtered.
     """
     if labels is None:
         labels = sorted({label for found in labels_of.values() for label in found})

@@ -2,7 +2,8 @@
 
 They differ in the length of texts (a word to a sentence), in size (5,000 to 190,000 rows, 1 to 5
 labels per row) and in words (common words, names, technical terms). `shop` is a made-up click log,
-the only one with weights; the others are not part of this repository. To add one, write a function that yields its rows, and list it in `SAMPLES`.
+the only one with weights; the others are not part of this repository. To add one, write a function
+that yields its rows, and list it in `SAMPLES`.
 """
 
 from __future__ import annotations
@@ -89,8 +90,9 @@ def build(rows: Rows, *, name: str, source: str) -> Dataset:
     """Return the data set; its rows and labels are sorted by their texts.
 
     Whitespace is collapsed. Equal texts become one row with the labels of all of them, each with
-    its largest weight. A label that equals the text is not a positive, but filtered. Rows without labels are left out. A hash of the
-    text draws the test split, as in `data pairs`. Raises `InvalidInput` if a split is empty.
+    its largest weight. A label that equals the text is not a positive, but filtered. Rows without
+    labels are left out. A hash of the text draws the test split, as in `data pairs`. Raises
+    `InvalidInput` if a split is empty.
     """
     labels_of: dict[str, dict[str, float]] = {}
     for text, labels in rows:

@@ -63,7 +63,8 @@ _KINDS = {
     "puzzle": "wooden 1000-piece kids' 3d floor",
     "notebook": "dotted lined leather spiral pocket",
 }
-_ONSETS, _VOWELS, _CODAS = "b d f g h k l m n p r s t v".split(), "aeiou", "n r l s x vik ra".split()
+_ONSETS, _VOWELS = "b d f g h k l m n p r s t v".split(), "aeiou"
+_CODAS = "n r l s x vik ra".split()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +129,7 @@ def _products(chance: Random) -> list[_Product]:
     return products
 
 
-def _frequent(
-    products: list[_Product], chance: Random
-) -> Iterator[tuple[str, Mapping[str, int]]]:
+def _frequent(products: list[_Product], chance: Random) -> Iterator[tuple[str, Mapping[str, int]]]:
     """Yield each frequent query with its clicks; their numbers fall with the root of the rank."""
     queries = frequent_queries()
     shares = [(rank + 1) ** -0.5 for rank in range(len(queries))]
