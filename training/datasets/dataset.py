@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
 
 import numpy as np
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, vstack
 
 from service.core.bundle.manifest import LearnedFacts
 from service.core.errors import InvalidInput
@@ -131,6 +131,23 @@ class Dataset:
             if of_labels is not None and len(of_labels) != len(self.labels):
                 message = f"{name} has {len(of_labels)} entries for {len(self.labels)} labels"
                 raise InvalidInput(message, field=name)
+
+    def with_test_rows(self) -> Dataset:
+        """Return this data set with all rows as training rows: its own, then those of test."""
+        train, test = self.train, self.test
+        metadata = None
+        if train.metadata_of is not None:
+            metadata = csr_matrix(vstack([train.metadata_of, test.metadata_of]))
+        every = Split(
+            instances=Texts(
+                uids=train.instances.uids + test.instances.uids,
+                texts=train.instances.texts + test.instances.texts,
+            ),
+            labels_of=csr_matrix(vstack([train.labels_of, test.labels_of])),
+            filtered=csr_matrix(vstack([train.filtered, test.filtered])),
+            metadata_of=metadata,
+        )
+        return replace(self, train=every)
 
     def inverse_propensities(self, labels_of: csr_matrix | None = None) -> Doubles:
         """Return `inverse_propensity` of all labels [L] in training rows, by default in all."""

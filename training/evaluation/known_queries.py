@@ -27,6 +27,7 @@ from training.evaluation.metrics import hits, unfiltered_first, unfiltered_posit
 
 MOST_ROWS = 1_000
 FIRST, IN_TEN = "known.first", "known.in_ten"  # names of the metrics
+ASKED, OF, CLICKS = "known.asked", "known.of", "known.clicks"  # names of the sizes
 TEN = 10
 
 
@@ -79,13 +80,19 @@ class KnownQueries:
             IN_TEN: float(100.0 * self.shares @ right.any(axis=1)),
         }
 
-    def describe(self, metrics: Mapping[str, float]) -> str:
-        """Return a sentence with the metrics."""
-        sample = f"{len(self.rows):,} of " if len(self.rows) < self.of else ""
-        return (
-            f"known queries ({sample}{self.of:,}, {self.clicks:,.0f} clicks): the most clicked keyword is first"
-            f" for {metrics[FIRST]:.1f} % of the clicks, and among ten for {metrics[IN_TEN]:.1f} %"
-        )
+    @property
+    def sizes(self) -> dict[str, float]:
+        """How many rows are asked, of how many, and the clicks of all."""
+        return {ASKED: float(len(self.rows)), OF: float(self.of), CLICKS: self.clicks}
+
+
+def sentence(figures: Mapping[str, float]) -> str:
+    """Describe the metrics and sizes of known queries."""
+    return (
+        f"known queries ({figures[ASKED]:,.0f} of {figures[OF]:,.0f}, {figures[CLICKS]:,.0f} clicks"
+        f" in all): the most clicked keyword is first for {figures[FIRST]:.1f} % of the clicks,"
+        f" among ten for {figures[IN_TEN]:.1f} %"
+    )
 
 
 def _drawn(weights: Doubles, most: int) -> tuple[Rows, Doubles]:

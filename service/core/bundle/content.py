@@ -49,6 +49,7 @@ from service.core.bundle.manifest import (
     Manifest,
     PartFacts,
     PredictorFacts,
+    SplitFacts,
 )
 from service.core.bundle.reranker_files import RerankerFiles
 from service.core.files import text_store
@@ -110,6 +111,7 @@ class BundleContent:
     novel: NovelFiles | None = None
     items: ItemFiles | None = None
     learned: LearnedFacts | None = None
+    split: SplitFacts | None = None
     reranker: RerankerFiles | None = None
     spelling: Spelling = "off"
     confidence: dict[ScoreKind, ConfidenceFacts] | None = None
@@ -160,6 +162,7 @@ class BundleContent:
             metrics=metrics,
             items=bundle.items,
             learned=facts.learned,
+            split=facts.split,
             reranker=bundle.reranker,
             spelling=facts.spelling,
             confidence=facts.confidence,
@@ -362,6 +365,7 @@ def _describe(content: BundleContent, folder: Path, index: IndexFacts) -> Manife
         novel=None if content.novel is None else content.novel.facts,
         items=None if content.items is None else content.items.facts,
         learned=content.learned,
+        split=content.split,
         reranker=None if content.reranker is None else content.reranker.facts,
         spelling=content.spelling,
         confidence=content.confidence,
