@@ -69,6 +69,7 @@ def _samples(hidden: HiddenRows, options: PredictOptions, report: Report) -> Ite
     meaningless = [nonsense(text, chance) for text in texts[::2]]
     queries = list(zip([*rows, *rows, *rows[::2]], [*typed, *meaningless], strict=True))
     total = len(queries)
+    report("fit confidences", 0, total)
     asked = hidden.ask(
         queries, options, progress=lambda done: report("fit confidences", done, total)
     )

@@ -29,10 +29,10 @@ def choose_spelling(hidden: HiddenRows, *, report: Report) -> Manifest:
     facts, rows = hidden.bundle.manifest, hidden.rows
     if not rows:
         return replace(facts, spelling="auto")
-    queries = [*zip(rows, map(hidden.text, rows), strict=True)]
-    typed = [*zip(rows, hidden.typos(), strict=True)]
-    right = [_right(hidden, asked, report=report) for asked in (queries, typed)]
-    clean, corrected, typo, corrected_typo = (100 * np.hstack(right).mean(axis=0)).tolist()
+    texts = [*map(hidden.text, rows), *hidden.typos()]
+    right = _right(hidden, list(zip([*rows, *rows], texts, strict=True)), report=report)
+    figures = 100 * np.array([half.mean(axis=0) for half in np.split(right, 2)])  # [clean, typo]
+    (clean, corrected), (typo, corrected_typo) = figures.tolist()
     gains = corrected_typo > typo and corrected >= clean - MOST_LOST
     chosen: Spelling = "auto" if gains else "off"
     metrics = {
@@ -48,6 +48,7 @@ def _right(hidden: HiddenRows, queries: Sequence[Query], *, report: Report) -> B
     """Return whether the best label of each query is one of its row's, off and auto, [n, 2]."""
     facts, step = hidden.bundle.manifest, "measure spelling"
     options = facts.options(PredictOptions(top_k=SHOWN), rerank=False, spelling="auto")
+    report(step, 0, len(queries))
     auto = hidden.ask(queries, options, progress=lambda done: report(step, done, len(queries)))
     off = dict(zip(queries, auto, strict=True))
     # Where nothing was corrected, the answer without spelling is the same.

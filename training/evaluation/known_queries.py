@@ -76,8 +76,8 @@ class KnownQueries:
         labels = np.where(places < 0, -1, np.take_along_axis(ranked, places, axis=1))
         right = hits(labels, self.best)
         return {
-            FIRST: float(100.0 * self.shares @ right[:, 0]),
-            IN_TEN: float(100.0 * self.shares @ right.any(axis=1)),
+            FIRST: 100.0 * min(1.0, float(self.shares @ right[:, 0])),
+            IN_TEN: 100.0 * min(1.0, float(self.shares @ right.any(axis=1))),
         }
 
     @property
