@@ -57,5 +57,10 @@ def _rows_in_memory(bundle: Bundle, texts: Sequence[str]) -> Rows:
     wanted: dict[str, list[int]] = {}
     for place, text in enumerate(texts):
         wanted.setdefault(identity(text), []).append(place)
-    found = {one for text in bundle.instance_texts if (one := identity(text)) in wanted}
+    aliases = frozenset(bundle.aliases.tolist())  # instances too, but texts of labels
+    found = {
+        one
+        for row, text in enumerate(bundle.instance_texts)
+        if row not in aliases and (one := identity(text)) in wanted
+    }
     return np.array(sorted(chain.from_iterable(map(wanted.__getitem__, found))), np.int64)
