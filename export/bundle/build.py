@@ -16,6 +16,7 @@ from rich.console import Console
 from export.bundle.answers import drawn_test_rows, measure_known, measure_test
 from export.bundle.confidence import fit_confidence
 from export.bundle.encode import encode_resumably
+from export.bundle.expected import FEWEST_TEXTS, expected
 from export.bundle.hidden_rows import HiddenRows
 from export.bundle.index_parts import build_index_parts
 from export.bundle.spelling import choose_spelling
@@ -189,6 +190,9 @@ def export_bundle(
     voting = with_relevance(dataset, options.relevance)
     work = work_folder(target)
     work.mkdir(parents=True, exist_ok=True)
+    texts = (*served.train.instances.texts, *served.labels.texts)
+    if len(texts) >= FEWEST_TEXTS and options.cluster is None:
+        console.print(_expected(encoder, texts, options), soft_wrap=True)
     with stages(console) as report:
         keys = _encode(encoder, served, work, options, report)
         items = item_files(encoder, dataset, threads=options.threads)
@@ -224,6 +228,15 @@ def export_bundle(
             build=partial(build_index_parts, work=work / "index", cluster=options.cluster),
         )
     shutil.rmtree(work)
+
+
+def _expected(encoder: ExportedEncoder, texts: Sequence[str], options: BundleOptions) -> str:
+    return expected(
+        encoder.open_encoder(),
+        texts,
+        threads=options.threads,
+        measured=0 if options.quick else len(texts),
+    )
 
 
 def _chosen(

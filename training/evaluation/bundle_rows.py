@@ -13,6 +13,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from service.core.bundle.bundle import Bundle
+from service.core.bundle.manifest import Manifest
+from service.core.errors import InvalidInput
 from service.core.prediction.predictor import voting_kind
 from service.core.text_identity import identity
 from service.core.types import Rows
@@ -33,6 +35,16 @@ def without_seen_rows(dataset: Dataset, bundle: Bundle) -> tuple[Dataset, int]:
     rows = _rows_in_memory(bundle, dataset.test.instances.texts)
     kept = np.setdiff1d(np.arange(len(dataset.test)), rows)
     return replace(dataset, test=dataset.test.select(kept)), len(rows)
+
+
+def require_held_out(facts: Manifest) -> None:
+    """Raise `InvalidInput` for a bundle whose memory has test rows, which are to be asked."""
+    split = facts.split
+    if split is not None and split.test:
+        raise InvalidInput(
+            f"{facts.name} has {split.test:,} test rows in its memory, so they cannot"
+            " measure it: give a bundle that was made with `export bundle --hold-out-test`"
+        )
 
 
 def known_figures(
