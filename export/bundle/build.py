@@ -21,6 +21,7 @@ from export.bundle.hidden_rows import HiddenRows
 from export.bundle.index_parts import build_index_parts
 from export.bundle.spelling import choose_spelling
 from export.exported_encoder import FUSION, RESIDUALS, ExportedEncoder, digest_of_items
+from service.core.bundle import reranker_files
 from service.core.bundle.bundle import Bundle
 from service.core.bundle.content import BundleContent, measured_recall, write_bundle
 from service.core.bundle.item_files import ItemFiles, with_fingerprint
@@ -108,13 +109,15 @@ class BundleOptions:
     the index's `recall_goal`. Unless `hold_out_test`, test rows are instances, too: the settings
     are chosen, and new queries measured, without them. `quick` chooses and measures nothing. Unless
     `parts` is None, the keys are divided into so many. `choose` replaces the `predictor` by what is
-    best on held-out rows, unless the encoder's run chose it on the same data set. With a `cluster`,
-    its machines encode, and build the parts side by side.
+    best on held-out rows, unless the encoder's run chose it on the same data set. A `reranker` that
+    harms known queries is left out, unless `keep_reranker`. With a `cluster`, its machines encode,
+    and build the parts side by side.
     """
 
     predictor: PredictorFacts
     choose: bool = False
     reranker: RerankerFiles | None = None
+    keep_reranker: bool = False
     index: IndexParameters = field(default_factory=IndexParameters)
     instances: float = 1.0
     reduction: str = REPRESENTATIVE
@@ -265,22 +268,46 @@ def _chosen(
         hidden.know(known.rows)
     if options.spelling is None:
         hidden = hidden.described(choose_spelling(hidden, report=report))
-    figures = measure_known(hidden, clicks, known, report=report)
-    facts, texts = hidden.bundle.manifest, clicks.instances.select(known.rows).texts
-    if options.spelling is None and facts.spelling == "auto" and hidden.corrects(texts):
-        without = hidden.described(replace(facts, spelling="off"))
-        other = measure_known(without, clicks, known, report=report)
-        if figures[FIRST] < other[FIRST] - MOST_LOST:
-            tell(
-                f"spelling would answer only {figures[FIRST]:.1f} % of the clicks of known queries"
-                f" right, not {other[FIRST]:.1f} %: it is off"
-            )
-            hidden, figures = without, other
+    ask = partial(measure_known, split=clicks, known=known, report=report)
+    figures = ask(hidden)
+    texts = clicks.instances.select(known.rows).texts
+    if options.spelling is None and hidden.bundle.manifest.spelling == "auto":
+        if hidden.corrects(texts):
+            off = replace(hidden.bundle.manifest, spelling="off")
+            hidden, figures = _kept(hidden, figures, off, ask, "spelling", tell)
+    if bundle.reranker is not None and not options.keep_reranker:
+        without = reranker_files.without(hidden.bundle.manifest)
+        hidden, figures = _kept(hidden, figures, without, ask, "the reranker", tell)
+        if hidden.bundle.manifest.reranker is None:
+            reranker_files.remove(bundle.folder)
     if trained is not None:
         hidden = hidden.described(fit_confidence(hidden, report=report))
     figures |= measure_test(hidden, dataset.test, report=report)
     facts = hidden.bundle.manifest
     return replace(facts, metrics={**facts.metrics, **figures})
+
+
+def _kept(
+    hidden: HiddenRows,
+    figures: dict[str, float],
+    without: Manifest,
+    ask: Callable[[HiddenRows], dict[str, float]],
+    name: str,
+    tell: Callable[[str], None],
+) -> tuple[HiddenRows, dict[str, float]]:
+    """Return the bundle `without` what `name` says if it answers known queries worse with it.
+
+    `figures` are those with it; the better bundle's are returned, too.
+    """
+    other = hidden.described(without)
+    found = ask(other)
+    if figures[FIRST] >= found[FIRST] - MOST_LOST:
+        return hidden, figures
+    tell(
+        f"with {name} only {figures[FIRST]:.1f} % of the clicks of known queries would be answered"
+        f" right, not {found[FIRST]:.1f} %: the bundle is without"
+    )
+    return other, found
 
 
 @dataclass(frozen=True, kw_only=True)

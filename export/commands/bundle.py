@@ -98,6 +98,7 @@ def bundle(
         recall=index.recall,
         spelling=predictor.spelling,
         reranker=trees,
+        keep_reranker=reranker is not None,
     )
     dataset = lf_xmc.read(data)
     check_options(options, dataset, out)

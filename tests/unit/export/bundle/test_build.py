@@ -14,6 +14,7 @@ from rich.console import Console
 from export.bundle import build as export
 from export.bundle import index_parts
 from export.bundle.build import BundleOptions, export_bundle
+from export.bundle.hidden_rows import HiddenRows
 from export.encoder import export as encoders
 from export.encoder.export import EncoderOptions, export_encoder
 from export.exported_encoder import ExportedEncoder
@@ -214,6 +215,29 @@ def test_each_text_is_encoded_once(build: Build, monkeypatch: pytest.MonkeyPatch
     assert max(count for text, count in encoded.items() if text not in rows) == 1
 
 
+@pytest.mark.parametrize(("known", "kept"), [((60.0, 99.0), False), ((98.6, 99.0), True)])
+def test_a_reranker_that_harms_known_queries_is_left_out(
+    build: Build,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    known: tuple[float, float],
+    kept: bool,
+) -> None:
+    def measured(hidden: HiddenRows, *_: object, **__: object) -> dict[str, float]:
+        return {"known.first": known[hidden.bundle.manifest.reranker is None]}
+
+    monkeypatch.setattr(export, "measure_known", measured)
+    texts = list(tiny_dataset().labels.texts)
+    reranker = tiny_reranker(tmp_path, texts, OPTIONS.predictor, candidates=3)
+    bundle = build(reranker=reranker, spelling="off")
+    assert (bundle.manifest.reranker is not None) == kept
+    assert bundle.manifest.metrics["known.first"] == known[not kept]
+    assert (bundle.folder / "reranker").exists() == kept
+    require_sound(bundle)
+    shutil.rmtree(bundle.folder)
+    assert build(reranker=reranker, keep_reranker=True).manifest.reranker is not None
+
+
 def test_a_reranker_goes_into_the_bundle(build: Build, tmp_path: Path) -> None:
     texts = list(tiny_dataset().labels.texts)
     trees = tiny_reranker(tmp_path, texts, OPTIONS.predictor, candidates=3)
@@ -221,7 +245,7 @@ def test_a_reranker_goes_into_the_bundle(build: Build, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"lambda 0\.5, .*is to have lambda 0\.2"):
         build(reranker=trees, predictor=other)
     assert not (tmp_path / "bundle").exists()
-    opened = build(reranker=trees)
+    opened = build(reranker=trees, keep_reranker=True)  # also if it harms known queries
     assert opened.reranker is not None and opened.reranker.facts == trees.facts
     assert open_reranker(opened) is not None
 
