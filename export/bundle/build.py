@@ -14,17 +14,20 @@ import numpy as np
 from rich.console import Console
 from scipy.sparse import csr_matrix
 
+from export.bundle.answers import drawn_test_rows, measure_known, measure_test
 from export.bundle.confidence import fit_confidence
 from export.bundle.encode import encode_resumably
+from export.bundle.expected import FEWEST_TEXTS, expected
 from export.bundle.hidden_rows import HiddenRows
 from export.bundle.index_parts import build_index_parts
 from export.bundle.spelling import choose_spelling
 from export.exported_encoder import FUSION, RESIDUALS, ExportedEncoder, digest_of_items
+from service.core.bundle import reranker_files
 from service.core.bundle.bundle import Bundle
 from service.core.bundle.content import BundleContent, measured_recall, write_bundle
 from service.core.bundle.item_files import ItemFiles, with_fingerprint
 from service.core.bundle.label_details import Details, dump
-from service.core.bundle.manifest import ItemFacts, Manifest, PredictorFacts
+from service.core.bundle.manifest import ItemFacts, Manifest, PredictorFacts, SplitFacts
 from service.core.bundle.reranker_files import RerankerFiles
 from service.core.encoding.encoder import encode_all
 from service.core.errors import InvalidInput
@@ -39,8 +42,9 @@ from service.core.items.item_memory import ItemMemory
 from service.core.processes.ray_cluster import Cluster
 from service.core.types import Floats, Halves, Role, Rows, Spelling
 from training.checkpoints.trained_texts import TrainedTexts
-from training.datasets.dataset import Dataset
+from training.datasets.dataset import Dataset, Split
 from training.datasets.pair_weights import Relevance, vote_clicks, vote_weights, with_relevance
+from training.evaluation.known_queries import FIRST, KnownQueries
 from training.progress import Report, stages
 from training.reduction import (
     REPRESENTATIVE,
@@ -49,10 +53,9 @@ from training.reduction import (
     check_method,
     representative_rows,
 )
-from training.selection.memory_choices import HUBS, WORDS, choices_for
+from training.selection.memory_choices import HUBS, MOST_LOST, WORDS, choices_for
 from training.selection.validation import default_slices
 
-RECALL_QUERIES = 1000  # test queries that recall is measured with
 FEWEST_HELD_OUT = 100  # with fewer rows, nothing is chosen on them
 _CHUNK = 1_024  # instances that are fused between two progress reports
 
@@ -104,20 +107,26 @@ class BundleOptions:
     The bundle keeps the share `instances` of the instance keys, chosen by the method `reduction`,
     and all label keys. `relevance` is the scale of its vote weights. With `recall`, the bundle gets
     the smallest `ef` that reaches it. None keeps the index's `ef`, or raises it until it reaches
-    the index's `recall_goal`. Unless `parts` is None, the keys are divided into so many. `choose`
-    replaces the `predictor` by what is best on held-out rows, unless the encoder's run chose it on
-    the same data set. With a `cluster`, its machines encode, and build the parts side by side.
+    the index's `recall_goal`. Unless `hold_out_test`, test rows are instances, too: the settings
+    are chosen, and new queries measured, without them. `quick` chooses and measures nothing. Unless
+    `parts` is None, the keys are divided into so many. `choose` replaces the `predictor` by what is
+    best on held-out rows, unless the encoder's run chose it on the same data set. A `reranker` that
+    harms known queries is left out, unless `keep_reranker`. With a `cluster`, its machines encode,
+    and build the parts side by side.
     """
 
     predictor: PredictorFacts
     choose: bool = False
     reranker: RerankerFiles | None = None
+    keep_reranker: bool = False
     index: IndexParameters = field(default_factory=IndexParameters)
     instances: float = 1.0
     reduction: str = REPRESENTATIVE
     relevance: Relevance = "given"
     recall: float | None = None
     spelling: Spelling | None = None
+    hold_out_test: bool = False
+    quick: bool = False
     parts: int | None = None
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     cluster: Cluster | None = None
@@ -133,17 +142,24 @@ def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> Non
             f" {options.predictor}: give the one of this encoder's run without other settings, or"
             " --reranker none"
         )
-    budget_rows(options.instances, total=len(dataset.train))
+    budget_rows(options.instances, total=len(served_rows(dataset, options)))
     refuse_existing(target)
     refuse_unwritable(target)
     if not dataset.labels.texts:
         raise InvalidInput(f"data set {dataset.name} has no labels")
     if options.recall is not None and not 0 < options.recall <= 1:
         raise InvalidInput("recall must be above 0 and at most 1")
+    if options.quick and options.recall is not None:
+        raise InvalidInput("quick and recall exclude each other: recall is measured")
     if options.recall is not None and not len(dataset.test):
         raise InvalidInput(
             f"data set {dataset.name} has no test queries to measure recall with: give --ef"
         )
+
+
+def served_rows(dataset: Dataset, options: BundleOptions) -> Split:
+    """Return the rows of a data set that become instances."""
+    return dataset.train if options.hold_out_test else dataset.with_test_rows().train
 
 
 def work_folder(target: Path) -> Path:
@@ -173,21 +189,29 @@ def export_bundle(
     does.
     """
     check_options(options, dataset, target)
-    digest = dataset.digest()
-    summed = dataset.train.labels_of  # of the clicks, before another scale
-    dataset = with_relevance(dataset, options.relevance)
+    clicks = served_rows(dataset, options)
+    served = with_relevance(replace(dataset, train=clicks), options.relevance)
+    voting = with_relevance(dataset, options.relevance)
     work = work_folder(target)
     work.mkdir(parents=True, exist_ok=True)
+    texts = (*served.train.instances.texts, *served.labels.texts)
+    if len(texts) >= FEWEST_TEXTS and options.cluster is None:
+        console.print(_expected(encoder, texts, options), soft_wrap=True)
     with stages(console) as report:
-        keys = _encode(encoder, dataset, work, options, report)
+        keys = _encode(encoder, served, work, options, report)
         items = item_files(encoder, dataset, threads=options.threads)
         if items is not None:
-            rows = len(dataset.train)
-            counted = _counted(report, "fuse instances with items", total=rows)
-            fuse_instances(keys[:rows], items, progress=counted)
-        options = replace(options, predictor=_predictor(encoder, dataset, keys, options, report))
-        content = _content(encoder, dataset, keys, options, target.name, summed)
-        content = replace(content, items=items, data=digest)
+            count = len(served.train)
+            counted = _counted(report, "fuse instances with items", total=count)
+            fuse_instances(keys[:count], items, progress=counted)
+        tell = partial(console.print, soft_wrap=True)
+        predictor = _predictor(encoder, voting, keys, options, report, tell)
+        options = replace(options, predictor=predictor)
+        test = _new_queries(encoder, dataset, keys, items, options)
+        rows = _kept_rows(keys, served, options)
+        content = _content(encoder, served, keys, rows, options, target.name, clicks.labels_of)
+        split = split_facts(dataset, clicks, rows)
+        content = replace(content, items=items, split=split, data=dataset.digest())
         if any(dataset.label_aliases or ()):
             aliases = _alias_keys(encoder, dataset, work, options, report)
             content = with_aliases(content, dataset.label_aliases or (), aliases)
@@ -195,28 +219,145 @@ def export_bundle(
             content,
             target,
             progress=_counted(report, "build the index", total=len(content.keys)),
-            measure=partial(_measured, encoder=encoder, dataset=dataset, options=options),
-            choose=partial(_chosen, encoder=encoder, spelling=options.spelling, report=report),
+            measure=partial(_measured, queries=test, options=options),
+            choose=partial(
+                _chosen,
+                encoder=encoder,
+                dataset=dataset,
+                clicks=clicks,
+                queries=test,
+                options=options,
+                report=report,
+                tell=tell,
+            ),
             build=partial(build_index_parts, work=work / "index", cluster=options.cluster),
         )
     shutil.rmtree(work)
 
 
-def _chosen(
-    bundle: Bundle, *, encoder: ExportedEncoder, spelling: Spelling | None, report: Report
-) -> Manifest:
-    """Return the bundle's manifest with what is measured on hidden rows.
+def _expected(encoder: ExportedEncoder, texts: Sequence[str], options: BundleOptions) -> str:
+    return expected(
+        encoder.open_encoder(),
+        texts,
+        threads=options.threads,
+        measured=0 if options.quick else len(texts),
+    )
 
-    There are no confidences if the encoder was trained, but does not say on which texts.
+
+def _chosen(
+    bundle: Bundle,
+    *,
+    encoder: ExportedEncoder,
+    dataset: Dataset,
+    clicks: Split,
+    queries: NewQueries,
+    options: BundleOptions,
+    report: Report,
+    tell: Callable[[str], None],
+) -> Manifest:
+    """Return the bundle's manifest with what is measured on hidden rows, and on its answers.
+
+    There are no confidences if the encoder was trained, but does not say on which texts. `clicks`
+    are the rows of the bundle, weighted as the data set has them.
     """
+    if options.quick:
+        return replace(bundle.manifest, spelling=options.spelling or "auto")
     trained = encoder.trained_texts()
-    hidden = HiddenRows.of(bundle, trained or TrainedTexts())
-    if spelling is None:
-        facts = choose_spelling(hidden, report=report)
-        hidden = replace(hidden, bundle=replace(bundle, manifest=facts))
-    if trained is None:
-        return hidden.bundle.manifest
-    return fit_confidence(hidden, report=report)
+    hidden = HiddenRows.of(bundle, trained or TrainedTexts(), threads=options.threads)
+    hidden.cache.add(queries.by_text())
+    known = KnownQueries.of_rows(clicks.labels_of, clicks.filtered)
+    if len(clicks) + len(bundle.aliases) == bundle.manifest.memory.instances:
+        hidden.know(known.rows)
+    if options.spelling is None:
+        hidden = hidden.described(choose_spelling(hidden, report=report))
+    ask = partial(measure_known, split=clicks, known=known, report=report)
+    figures = ask(hidden)
+    texts = clicks.instances.select(known.rows).texts
+    if options.spelling is None and hidden.bundle.manifest.spelling == "auto":
+        if hidden.corrects(texts):
+            off = replace(hidden.bundle.manifest, spelling="off")
+            hidden, figures = _kept(hidden, figures, off, ask, "spelling", tell)
+    if bundle.reranker is not None and not options.keep_reranker:
+        without = reranker_files.without(hidden.bundle.manifest)
+        hidden, figures = _kept(hidden, figures, without, ask, "the reranker", tell)
+        if hidden.bundle.manifest.reranker is None:
+            reranker_files.remove(bundle.folder)
+    if trained is not None:
+        hidden = hidden.described(fit_confidence(hidden, report=report))
+    figures |= measure_test(hidden, dataset.test, report=report)
+    facts = hidden.bundle.manifest
+    return replace(facts, metrics={**facts.metrics, **figures})
+
+
+def _kept(
+    hidden: HiddenRows,
+    figures: dict[str, float],
+    without: Manifest,
+    ask: Callable[[HiddenRows], dict[str, float]],
+    name: str,
+    tell: Callable[[str], None],
+) -> tuple[HiddenRows, dict[str, float]]:
+    """Return the bundle `without` what `name` says if it answers known queries worse with it.
+
+    `figures` are those with it; the better bundle's are returned, too.
+    """
+    other = hidden.described(without)
+    found = ask(other)
+    if figures[FIRST] >= found[FIRST] - MOST_LOST:
+        return hidden, figures
+    tell(
+        f"with {name} only {figures[FIRST]:.1f} % of the clicks of known queries would be answered"
+        f" right, not {found[FIRST]:.1f} %: the bundle is without"
+    )
+    return other, found
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewQueries:
+    """The test rows that are measured: their texts, and their vectors before and after fusion."""
+
+    texts: Sequence[str]  # [n]
+    vectors: Floats  # [n, d]
+    fused: Floats  # [n, d], with metadata items; the same without an item memory
+
+    def by_text(self) -> dict[str, Floats]:
+        """Return the vectors before fusion by text."""
+        return dict(zip(self.texts, self.vectors, strict=True))
+
+
+def _new_queries(
+    encoder: ExportedEncoder,
+    dataset: Dataset,
+    keys: Halves,
+    items: ItemFiles | None,
+    options: BundleOptions,
+) -> NewQueries:
+    """Draw test rows. If they are in the memory, their keys [N + L, d] are their vectors."""
+    rows = drawn_test_rows(0 if options.quick else len(dataset.test))
+    texts = [dataset.test.instances.texts[row] for row in rows.tolist()]
+    if not options.hold_out_test and items is None:
+        vectors = keys[len(dataset.train) + rows].astype(np.float32)
+        return NewQueries(texts=texts, vectors=vectors, fused=vectors)
+    vectors = encode_all(encoder.open_encoder(), texts, role=Role.QUERY, threads=options.threads)
+    if items is None:
+        return NewQueries(texts=texts, vectors=vectors, fused=vectors)
+    found = fused(ItemMemory.of(items), OnnxFusion(items.fusion), vectors).vectors
+    return NewQueries(texts=texts, vectors=vectors, fused=found)
+
+
+def split_facts(dataset: Dataset, clicks: Split, rows: Rows) -> SplitFacts:
+    """Return which rows of a data set are in the memory: `rows` [m] of `clicks`."""
+    total = len(dataset.train) + len(dataset.test)
+    weight = float(clicks.labels_of[rows].sum())
+    of_all = float(dataset.train.labels_of.sum() + dataset.test.labels_of.sum())
+    test = int(np.count_nonzero(rows >= len(dataset.train)))
+    return SplitFacts(
+        train=len(rows) - test,
+        test=test,
+        left_out=total - len(rows),
+        weight=max(0.0, weight),
+        left_out_weight=max(0.0, of_all - weight),
+    )
 
 
 def _predictor(
@@ -225,13 +366,16 @@ def _predictor(
     keys: Halves,
     options: BundleOptions,
     report: Report,
+    tell: Callable[[str], None],
 ) -> PredictorFacts:
     """Return the best numbers on held-out rows with the keys [N + L, d], or the options' own.
 
-    These stay if there are too few rows that the encoder has not trained on.
+    These stay if there are too few rows that the encoder has not trained on. Test rows, which may
+    be the last of the N, are left out.
     """
     trained, rows = encoder.trained_texts(), len(dataset.train)
-    if not options.choose or trained is None or encoder.chosen_on(dataset):
+    labels = keys[len(keys) - len(dataset.labels) :]
+    if not options.choose or options.quick or trained is None or encoder.chosen_on(dataset):
         return options.predictor
     train = dataset.train
     unseen = trained.unseen(train.instances.texts)
@@ -239,7 +383,9 @@ def _predictor(
     if len(slices.held_out) < FEWEST_HELD_OUT:
         return options.predictor
     report("choose temperature, lambda, b, words and hubs", 0, 1)
-    choices = choices_for(dataset, keys[:rows], keys[rows:], slices=slices, words=WORDS, hubs=HUBS)
+    choices = choices_for(
+        dataset, keys[:rows], labels, slices=slices, words=WORDS, hubs=HUBS, tell=tell
+    )
     report("choose temperature, lambda, b, words and hubs", 1, 1)
     return choices.predictor
 
@@ -367,12 +513,19 @@ def _content(
     encoder: ExportedEncoder,
     dataset: Dataset,
     keys: Halves,
+    rows: Rows,
     options: BundleOptions,
     name: str,
     summed: csr_matrix,
 ) -> BundleContent:
-    """Return what the bundle holds; `summed` [N, L] are the pairs' clicks."""
-    kept, votes, texts, rows = _reduced(keys, dataset, options)
+    """Return the content of a bundle with the instances `rows` [m] and all labels.
+
+    `summed` [N, L] are the pairs' clicks, before another scale.
+    """
+    kept, votes, texts = keys, dataset.train.labels_of, dataset.train.instances.texts
+    if len(rows) < len(dataset.train):
+        kept = keys[np.append(rows, np.arange(len(dataset.train), len(keys)))]
+        votes, texts = votes[rows], dataset.train.instances.select(rows).texts
     parity = encoder.description.parity
     share = options.predictor.hubs
     hubs = penalties(hubness(kept, instances=len(texts)), share=share) if share else None
@@ -405,31 +558,15 @@ def _content(
 
 
 def _measured(
-    content: BundleContent,
-    segment: Segment,
-    *,
-    encoder: ExportedEncoder,
-    dataset: Dataset,
-    options: BundleOptions,
+    content: BundleContent, segment: Segment, *, queries: NewQueries, options: BundleOptions
 ) -> ChosenEf:
     """Choose the smallest ef that reaches the wanted recall. Without one, raise ef if it is low.
 
     Recall is measured with test queries (not their labels), or with keys if there is no test split.
     """
-    texts = dataset.test.instances.texts
-    rows = np.random.default_rng(0).permutation(len(texts))[:RECALL_QUERIES].tolist()
-    if not rows:
+    if not len(queries.fused):
         return measured_recall(content, segment, sampled(content.keys))
-    queries = encode_all(
-        encoder.open_encoder(),
-        [texts[row] for row in rows],
-        role=Role.QUERY,
-        threads=options.threads,
-    )
-    if content.items is not None:
-        fusion = OnnxFusion(content.items.fusion)
-        queries = fused(ItemMemory.of(content.items), fusion, queries).vectors
-    chosen = measured_recall(content, segment, queries, recall=options.recall)
+    chosen = measured_recall(content, segment, queries.fused, recall=options.recall)
     if options.recall is not None and chosen.recall < options.recall:
         raise InvalidInput(
             f"recall {options.recall:g} cannot be reached: the longest queue, ef {chosen.ef}, has"
@@ -438,18 +575,14 @@ def _measured(
     return chosen
 
 
-def _reduced(
-    keys: Halves, dataset: Dataset, options: BundleOptions
-) -> tuple[Halves, csr_matrix, Sequence[str], Rows]:
-    """Reduce the N instances to the m that `options` keeps; all L labels are kept.
-
-    Returns the keys [m + L, d], and the instances' votes [m, L], texts [m] and rows [m].
-    """
-    count, votes, texts = len(dataset.train), dataset.train.labels_of, dataset.train.instances.texts
+def _kept_rows(keys: Halves, dataset: Dataset, options: BundleOptions) -> Rows:
+    """Return the instances [m] of N that `options` keeps, ascending."""
+    count = len(dataset.train)
     if options.instances == 1.0:
-        return keys, votes, texts, np.arange(count)
+        return np.arange(count)
     vectors: Floats = keys.astype(np.float32)
-    memory = WholeMemory(instances=vectors[:count], labels_of=votes, labels=vectors[count:])
+    memory = WholeMemory(
+        instances=vectors[:count], labels_of=dataset.train.labels_of, labels=vectors[count:]
+    )
     [rows] = representative_rows(memory, shares=[options.instances]).values()
-    kept = np.append(rows, np.arange(count, len(keys)))
-    return keys[kept], votes[rows], [texts[row] for row in rows.tolist()], rows
+    return np.sort(rows)

@@ -14,29 +14,27 @@ Shapes: n labels of all queries, F features, H hidden units.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
 
-from export.bundle.hidden_rows import HiddenRows
+from export.bundle.hidden_rows import Asked, HiddenRows
+from export.bundle.spelling import SHOWN
 from service.core.bundle.manifest import ConfidenceFacts, Manifest
 from service.core.memory.view import View
-from service.core.prediction.confidence import FARTHEST, FEATURES, features_of
-from service.core.prediction.predictor import Stopwatch, texts_of
+from service.core.prediction.confidence import FARTHEST, FEATURES
 from service.core.text_identity import identity
 from service.core.types import Bools, Doubles, PredictOptions, ScoreKind
-from training.evaluation.noise import nonsense, with_typo
+from training.evaluation.noise import nonsense
 from training.evaluation.posted_labels import PostedLabels, posted_id
 from training.progress import Report
 
 FEWEST_ROWS = 100  # with fewer hidden rows, nothing is fitted
-SHOWN = 10  # keywords of a query
 NONSENSE, POSTED = 0.3, 0.1  # weights of all such queries, against all rows as they are
 _POSTED_LABELS = 200
-_REPORTED = 100  # rows
 _UNITS = 8
 _DECAY = 1e-3 / _UNITS  # of the squared weights
 _STEPS = 500
@@ -58,65 +56,49 @@ def fit_confidence(hidden: HiddenRows, *, report: Report) -> Manifest:
     kinds: list[ScoreKind] = ["votes"] if facts.reranker is None else ["votes", "probability"]
     fitted = {}
     for kind in kinds:
-        reranks = kind == "probability"
-        asking = Asking(hidden, facts.options(PredictOptions(top_k=SHOWN), rerank=reranks))
-        fitted[kind] = fitted_network(list(_samples(asking, report)))
+        options = facts.options(PredictOptions(top_k=SHOWN), rerank=kind == "probability")
+        fitted[kind] = fitted_network(list(_samples(hidden, options, report)))
     return replace(facts, confidence=fitted)
 
 
-def _samples(asking: Asking, report: Report) -> Iterator[Sample]:
-    hidden, chance = asking.hidden, Random(0)
-    rows = hidden.rows
-    for place, row in enumerate(rows):
-        if place % _REPORTED == 0:
-            report("fit confidences", place, len(rows))
-        query, view, labels = hidden.text(row), hidden.without(row), hidden.labels_of(row)
-        for text in (query, with_typo(query, chance) or query):
-            yield asking.sample(view, text, meant=query, relevant=labels, weight=1.0)
-        if place % 2 == 0:  # half as many queries suffice
-            weight = 2 * NONSENSE
-            typed = nonsense(query, chance)
-            yield asking.sample(view, typed, meant=typed, relevant=(), weight=weight)
+def _samples(hidden: HiddenRows, options: PredictOptions, report: Report) -> Iterator[Sample]:
+    rows, chance, view = hidden.rows, Random(0), hidden.view
+    texts = list(map(hidden.text, rows))
+    typed = [*texts, *hidden.typos()]
+    # Half as many queries of nonsense suffice.
+    meaningless = [nonsense(text, chance) for text in texts[::2]]
+    queries = list(zip([*rows, *rows, *rows[::2]], [*typed, *meaningless], strict=True))
+    total = len(queries)
+    report("fit confidences", 0, total)
+    asked = hidden.ask(
+        queries, options, progress=lambda done: report("fit confidences", done, total)
+    )
+    for place, one in enumerate(asked[: len(typed)]):
+        row = place % len(rows)
+        labels = hidden.labels_of(rows[row])
+        yield _sample(view, one, meant=texts[row], relevant=labels, weight=1.0)
+    for text, one in zip(meaningless, asked[len(typed) :], strict=True):
+        yield _sample(view, one, meant=text, relevant=(), weight=2 * NONSENSE)
     posted = PostedLabels.of(hidden.bundle, hidden.encoder, count=_POSTED_LABELS, chance=chance)
-    for place, code in enumerate(posted.typed_codes(chance)):
+    codes = posted.typed_codes(chance)
+    answers = hidden.ask_views([posted.view] * len(codes), codes, options)
+    for place, one in enumerate(answers):
         column = posted.view.labels.column(posted_id(place))
         assert column is not None  # it was posted
-        weight = POSTED * len(rows) / len(posted.codes)
-        yield asking.sample(posted.view, code, meant=code, relevant=(column,), weight=weight)
-    report("fit confidences", len(rows), len(rows))
+        weight = POSTED * len(rows) / len(codes)
+        yield _sample(posted.view, one, meant=codes[place], relevant=(column,), weight=weight)
 
 
-@dataclass(frozen=True)
-class Asking:
-    """Asks queries with a bundle's own options."""
-
-    hidden: HiddenRows
-    options: PredictOptions
-
-    def sample(
-        self,
-        view: View,
-        query: str,
-        *,
-        meant: str,
-        relevant: Sequence[int],
-        weight: float,
-    ) -> Sample:
-        """Ask a query; the `relevant` columns and labels of the text `meant` are relevant."""
-        predictor, watch = self.hidden.predictor, Stopwatch()
-        readings = predictor.read(view, [query], self.options, watch)
-        encoded = predictor.encode(texts_of(readings), watch)
-        fused = predictor.fuse(view, encoded, self.options, watch)
-        searched = predictor.search(view, readings, fused.vectors, self.options)
-        [ranking] = predictor.rank(view, searched, self.options, watch)
-        [reading] = searched.readings
-        features = features_of(view, reading, ranking)
-        labels, same = view.labels, identity(meant)
-        hits = [
-            column in relevant or same in map(identity, labels.texts_at(column))
-            for column in ranking.columns
-        ]
-        return Sample(features=features, relevant=np.array(hits, bool), weight=weight)
+def _sample(
+    view: View, asked: Asked, *, meant: str, relevant: Sequence[int], weight: float
+) -> Sample:
+    """Judge the labels of a query: `relevant` columns and labels of the text `meant` are right."""
+    labels, same = view.labels, identity(meant)
+    hits = [
+        column in relevant or same in map(identity, labels.texts_at(column))
+        for column in asked.columns
+    ]
+    return Sample(features=asked.features, relevant=np.array(hits, bool), weight=weight)
 
 
 def fitted_network(samples: Sequence[Sample]) -> ConfidenceFacts:

@@ -5,22 +5,19 @@ Each hidden row's text is asked, once as it is, and once with a typo.
 
 from __future__ import annotations
 
-import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from export.bundle.hidden_rows import HiddenRows
+from export.bundle.hidden_rows import Asked, HiddenRows, Query
 from service.core.bundle.manifest import Manifest
-from service.core.memory.view import View
 from service.core.text_identity import identity
-from service.core.types import Prediction, PredictOptions, Spelling
-from training.evaluation.noise import with_typo
+from service.core.types import Bools, PredictOptions, Spelling
 from training.progress import Report
 
 MOST_LOST = 0.1  # points of P@1 of queries without a typo
-_SHOWN = 5  # keywords: the first may be the query itself, which is no answer to it
-_REPORTED = 100  # rows
+SHOWN = 10  # keywords: the first may be the query itself, which is no answer to it
 
 
 def choose_spelling(hidden: HiddenRows, *, report: Report) -> Manifest:
@@ -32,15 +29,10 @@ def choose_spelling(hidden: HiddenRows, *, report: Report) -> Manifest:
     facts, rows = hidden.bundle.manifest, hidden.rows
     if not rows:
         return replace(facts, spelling="auto")
-    chance, hits = random.Random(0), np.zeros((len(rows), 4), bool)
-    for place, row in enumerate(rows):
-        if place % _REPORTED == 0:
-            report("measure spelling", place, len(rows))
-        query = hidden.text(row)
-        texts = (query, with_typo(query, chance) or query)
-        hits[place] = [right for text in texts for right in _are_right(hidden, row, text)]
-    report("measure spelling", len(rows), len(rows))
-    clean, corrected, typo, corrected_typo = (100 * hits.mean(axis=0)).tolist()
+    texts = [*map(hidden.text, rows), *hidden.typos()]
+    right = _right(hidden, list(zip([*rows, *rows], texts, strict=True)), report=report)
+    figures = 100 * np.array([half.mean(axis=0) for half in np.split(right, 2)])  # [clean, typo]
+    (clean, corrected), (typo, corrected_typo) = figures.tolist()
     gains = corrected_typo > typo and corrected >= clean - MOST_LOST
     chosen: Spelling = "auto" if gains else "off"
     metrics = {
@@ -52,28 +44,33 @@ def choose_spelling(hidden: HiddenRows, *, report: Report) -> Manifest:
     return replace(facts, spelling=chosen, metrics={**facts.metrics, **metrics})
 
 
-def _are_right(hidden: HiddenRows, row: int, query: str) -> tuple[bool, bool]:
-    """Return whether the best label for `query` is one of the hidden row's, off and auto."""
-    view = hidden.without(row)
-    auto = _answer(hidden, view, query, spelling=True)
-    right = _is_right(hidden, row, auto)
-    if auto.reading.text == query:  # so the answer without spelling is the same
-        return right, right
-    return _is_right(hidden, row, _answer(hidden, view, query, spelling=False)), right
+def _right(hidden: HiddenRows, queries: Sequence[Query], *, report: Report) -> Bools:
+    """Return whether the best label of each query is one of its row's, off and auto, [n, 2]."""
+    facts, step = hidden.bundle.manifest, "measure spelling"
+    options = facts.options(PredictOptions(top_k=SHOWN), rerank=False, spelling="auto")
+    report(step, 0, len(queries))
+    auto = hidden.ask(queries, options, progress=lambda done: report(step, done, len(queries)))
+    off = dict(zip(queries, auto, strict=True))
+    # Where nothing was corrected, the answer without spelling is the same.
+    changed = [query for query, one in off.items() if one.reading.text != query[1]]
+    off.update(zip(changed, hidden.ask(changed, replace(options, spelling=False)), strict=True))
+    return np.array(
+        [
+            [_is_right(hidden, query, off[query]), _is_right(hidden, query, one)]
+            for query, one in zip(queries, auto, strict=True)
+        ]
+    )
 
 
-def _answer(hidden: HiddenRows, view: View, query: str, *, spelling: bool) -> Prediction:
-    options = hidden.bundle.manifest.options(PredictOptions(top_k=_SHOWN), rerank=False)
-    options = replace(options, spelling=spelling)
-    [answer] = hidden.predictor.predict(view, [query], options).predictions
-    return answer
-
-
-def _is_right(hidden: HiddenRows, row: int, answer: Prediction) -> bool:
+def _is_right(hidden: HiddenRows, query: Query, asked: Asked) -> bool:
     """Return whether the best label is one of the row's.
 
     A label whose text is the query, typed or read, does not count.
     """
-    asked = {identity(hidden.text(row)), identity(answer.reading.text)}
-    best = (word.id for word in answer.keywords if identity(word.text) not in asked)
-    return hidden.view.labels.column(next(best, "")) in hidden.labels_of(row)
+    row, _ = query
+    texts, own = (
+        hidden.bundle.label_texts,
+        {identity(hidden.text(row)), identity(asked.reading.text)},
+    )
+    best = (column for column in asked.columns if identity(texts[column]) not in own)
+    return next(best, -1) in hidden.labels_of(row)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from export.commands.options import (
     FLAT,
@@ -39,6 +42,7 @@ def bundle(
     predictor: Annotated[PredictorOptions, FLAT] = PredictorOptions(),  # noqa: B008
     memory: Annotated[MemoryOptions, FLAT] = MemoryOptions(),  # noqa: B008
     reranker: str | None = None,
+    quick: Annotated[bool, Parameter(negative=())] = False,
     cluster: str | None = None,
 ) -> None:
     """Encode a data set, index it, and write one bundle.
@@ -59,6 +63,9 @@ def bundle(
     reranker
         A folder that `keymatch lab rerank` wrote for the encoder's run: the bundle gets its
         reranker. Default: the encoder's own, if it has one; none: no reranker.
+    quick
+        Choose and measure nothing. The encoder's settings count, misspelled queries are corrected,
+        answers have no confidence, and the manifest has no figures of quality.
     cluster
         auto|HOST:PORT: encode, and build the parts of --shards, on a Ray cluster that is started on
         this machine, or on that of a head, of which this machine is a part. All its machines must
@@ -85,10 +92,13 @@ def bundle(
         instances=memory.instances,
         reduction=memory.reduction,
         parts=memory.shards,
+        hold_out_test=memory.hold_out_test,
+        quick=quick,
         relevance=memory.relevance or defaults.relevance or "given",
         recall=index.recall,
         spelling=predictor.spelling,
         reranker=trees,
+        keep_reranker=reranker is not None,
     )
     dataset = lf_xmc.read(data)
     check_options(options, dataset, out)
@@ -102,7 +112,7 @@ def bundle(
             )
         options = replace(options, cluster=workers)
         export_bundle(exported, dataset, out, options=options, console=console)
-    console.print(_summary(out, exported), soft_wrap=True)
+    console.print(*_summary(out, exported), sep="\n", soft_wrap=True)
 
 
 def _reranker(
@@ -136,11 +146,17 @@ def _relevance(options: BundleOptions, defaults: PredictorDefaults, dataset: Dat
     return f"the memory votes with relevance {used}, {reason}"
 
 
-def _summary(folder: Path, exported: ExportedEncoder) -> str:
+def _summary(folder: Path, exported: ExportedEncoder) -> Iterator[str]:
+    """Yield what the bundle holds, and what was chosen and measured."""
+    from export.bundle.answers import sentences
+
     facts = manifest.read(folder)
     memory, reranker = facts.memory, facts.reranker
-    return (
+    yield (
         f"{folder}: {memory.instances:,} instances, {memory.labels:,} labels; {exported.agreement};"
         f" {facts.index}; {facts.predictor}; spelling {facts.spelling}"
         + ("" if reranker is None else f"; a reranker of {reranker.candidates} candidates")
     )
+    if facts.split is not None:
+        yield str(facts.split)
+    yield from sentences(facts.metrics)

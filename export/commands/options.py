@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -154,6 +154,9 @@ class MemoryOptions:
         How the weights of the data's pairs count in the votes: given, as the data have them, binary
         for equal votes, or log, ln(1 + weight). Default: as `fit` chose on held-out rows,
         otherwise given.
+    hold_out_test
+        Leave the rows of the test split out of the memory, to measure the bundle on them. By
+        default they are in it once the settings were chosen and measured without them.
     shards
         Divide the keys into so many parts, each with its own graph, for `keymatch serve --shards`.
         Default: not divided.
@@ -162,6 +165,7 @@ class MemoryOptions:
     instances: float = 1.0
     reduction: str = "representative"
     relevance: Literal["given", "binary", "log"] | None = None
+    hold_out_test: Annotated[bool, Parameter(negative=())] = False
     shards: int | None = None
 
     def __post_init__(self) -> None:

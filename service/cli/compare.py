@@ -10,7 +10,14 @@ from cyclopts import Parameter
 from service.bulk.progress import reported
 from service.command_line import DEFAULT_CACHE, CacheOption, say
 from service.comparison.comparison import compare as compare_rankings
-from service.comparison.comparison import field_values, rankings_of, read_queries, read_slices
+from service.comparison.comparison import (
+    field_values,
+    rankings_of,
+    read_clicks,
+    read_queries,
+    read_slices,
+    rows_among,
+)
 from service.comparison.page import as_json, page, summary
 from service.core.bundle import manifest
 from service.core.bundle.object_store import local_bundle
@@ -30,6 +37,7 @@ def compare(
     out: Path,
     query: str | None = None,
     label: Names = (),
+    weight: str | None = None,
     slice: Names = (),
     slice_field: Names = (),
     delimiter: DelimiterOption | None = None,
@@ -56,6 +64,8 @@ def compare(
         The column of the queries; not needed for a .txt file.
     label
         Columns of known labels: an id or a text, or a list of them. Rows of one query add up.
+    weight
+        The column of a row's weight, such as its clicks, for known queries; default: each row is 1.
     slice
         Columns of values, such as a category or a tenant: the same figures for the queries of each
         value. A cell holds a text, a number, a boolean, or a list of them.
@@ -88,6 +98,14 @@ def compare(
     known = read_queries(
         input, query=query, labels=label, limits=settings.limits, delimiter=character
     )
+    clicks = read_clicks(
+        input,
+        query=query,
+        labels=label,
+        weight=weight,
+        limits=settings.limits,
+        delimiter=character,
+    )
     slices = read_slices(
         input, query=query, columns=slice, limits=settings.limits, delimiter=character
     )
@@ -97,8 +115,17 @@ def compare(
             rankings_of(folder, list(known), k=top_k, settings=settings.engine, progress=report)
             for folder in folders
         )
+    ours, theirs = (rows_among(folder, list(known)) for folder in folders)
     comparison = compare_rankings(
-        names, left, right, known, k=top_k, slices=slices, label_slices=label_slices
+        names,
+        left,
+        right,
+        known,
+        k=top_k,
+        slices=slices,
+        label_slices=label_slices,
+        rows=(ours, theirs),
+        clicks=clicks,
     )
     write_file(out, page(comparison).encode())
     if json is not None:

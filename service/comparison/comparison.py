@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,12 +33,14 @@ from service.core.types import Bools, Doubles, PredictOptions
 from service.http.answers import KeywordAnswer
 from service.settings import EngineSettings, Limits
 
+TEN = 10  # keywords in which the best label of a known query is looked for
 DRAWS = 10_000  # random draws of the randomization test and of the bootstrap
 CONFIDENCE = 95  # percent, of the confidence interval
 _SEED = 0
 
 Keywords = Sequence[KeywordAnswer]  # the best first
 KnownLabels = dict[str, tuple[str, ...]]  # query -> distinct ids or texts of its labels
+Clicks = Mapping[str, Mapping[str, float]]  # query -> id or text of a label -> weight of its rows
 SliceValues = Mapping[str, Sequence[str]]  # query, or a label's id or text -> its distinct values
 _ANSWERED_TOGETHER = 2_048  # queries
 SHOWN = 20  # number of most changed queries on the page
@@ -70,6 +73,36 @@ def read_queries(
     if not known:
         raise InvalidData(path, "holds no query; give a file with at least one row")
     return {text: tuple(of_query) for text, of_query in known.items()}
+
+
+def read_clicks(
+    path: Path,
+    *,
+    query: str | None,
+    labels: Sequence[str],
+    weight: str | None,
+    limits: Limits,
+    delimiter: str | None = None,
+) -> Clicks:
+    """Add up the weights of each query's labels; without the column `weight`, a row weighs 1.
+
+    Raises what `read_queries` does, and `InvalidData` for a weight that is not a positive number.
+    """
+    clicks: dict[str, dict[str, float]] = {}
+    names = [*labels, *([] if weight is None else [weight])]
+    for text, line, cells in _rows(path, query, names, limits, delimiter) if labels else ():
+        try:
+            weighs = 1.0 if weight is None else float(cells.pop())
+        except (TypeError, ValueError):
+            weighs = -1.0
+        if not 0 < weighs < float("inf"):
+            message = "is not a positive number; correct or remove the row"
+            raise InvalidData(path, message, line=line, field=str(weight))
+        of_query = clicks.setdefault(text, {})
+        for label in chain.from_iterable(map(_labels_of, cells)):
+            if label.strip():
+                of_query[label.strip()] = of_query.get(label.strip(), 0.0) + weighs
+    return {text: of_labels for text, of_labels in clicks.items() if of_labels}
 
 
 def read_slices(
@@ -183,6 +216,79 @@ def rankings_of(
             progress(len(answered))
             rankings.update((query.text, found["keywords"]) for query, found in answered.items())
     return rankings
+
+
+def rows_among(bundle: Path, queries: Sequence[str]) -> set[str]:
+    """Return the queries that are instances of a bundle's memory, up to case and spaces."""
+    of_identity: defaultdict[str, set[str]] = defaultdict(set)
+    for query in queries:
+        of_identity[identity(query)].add(query)
+    opened = open_bundle(bundle)
+    aliases = frozenset(opened.aliases.tolist())  # instances too, but texts of labels
+    found = (identity(text) for row, text in enumerate(opened.instance_texts) if row not in aliases)
+    return set(chain.from_iterable(of_identity[one] for one in found if one in of_identity))
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownAnswers:
+    """How one side answers known queries, as shares of their clicks.
+
+    The label with the most clicks is `first`, or among the first ten.
+    """
+
+    first: float
+    in_ten: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memories:
+    """How many queries are instances of the memories of A and of B.
+
+    An instance that is asked shows how known queries are answered. So the metrics leave out
+    queries that only one side has. `known` has A and B on those that both have, with their clicks.
+    """
+
+    left: int = 0
+    right: int = 0
+    both: int = 0
+    clicks: float = 0.0
+    known: tuple[KnownAnswers, KnownAnswers] | None = None
+
+    @property
+    def one_sided(self) -> int:
+        """The number of queries that only one side has."""
+        return self.left + self.right - 2 * self.both
+
+
+def known_answers(rankings: Mapping[str, Keywords], clicks: Clicks) -> KnownAnswers:
+    """Return the shares of clicks of queries whose most clicked label is first, and among ten."""
+    total = first = in_ten = 0.0
+    for query, of_labels in clicks.items():
+        weight, most = sum(of_labels.values()), max(of_labels.values())
+        best = {label for label, one in of_labels.items() if one == most}
+        hits = [is_known(keyword, best) for keyword in rankings[query][:TEN]]
+        total += weight
+        first += weight * any(hits[:1])
+        in_ten += weight * any(hits)
+    return KnownAnswers(first=first / total, in_ten=in_ten / total)
+
+
+def _memories(
+    left: Mapping[str, Keywords],
+    right: Mapping[str, Keywords],
+    rows: tuple[Collection[str], Collection[str]],
+    clicks: Clicks,
+) -> Memories:
+    ours, theirs = map(set, rows)
+    both = ours & theirs
+    of_both = {query: of_labels for query, of_labels in clicks.items() if query in both}
+    return Memories(
+        left=len(ours),
+        right=len(theirs),
+        both=len(both),
+        clicks=sum(sum(of_labels.values()) for of_labels in of_both.values()),
+        known=(known_answers(left, of_both), known_answers(right, of_both)) if of_both else None,
+    )
 
 
 def overlaps(left: Keywords, right: Keywords, depth: int) -> list[float]:
@@ -378,7 +484,8 @@ class Comparison:
     names: tuple[str, str]
     k: int
     agreement: Agreement
-    judged: int  # queries with known labels
+    memories: Memories
+    judged: int  # queries with known labels that both memories have, or neither
     quality: Mapping[str, PairedTest]
     reliability: tuple[Reliability | None, Reliability | None]  # None: without confidences
     changed: Sequence[ChangedQuery]
@@ -395,11 +502,16 @@ def compare(
     k: int,
     slices: Mapping[str, SliceValues] | None = None,
     label_slices: Mapping[str, SliceValues] | None = None,
+    rows: tuple[Collection[str], Collection[str]] = ((), ()),
+    clicks: Clicks | None = None,
 ) -> Comparison:
     """Compare each query's two rankings of at most k keywords, in the queries' order.
 
     `slices` are the values of queries, by column; `label_slices` are those of labels, by field.
+    `rows` are the queries that are instances of either memory, and `clicks` the labels' weights.
     """
+    one_sided = set(rows[0]) ^ set(rows[1])
+    shown, known = known, {one: () if one in one_sided else of for one, of in known.items()}
     shares = {query: overlaps(ranking, right[query], k) for query, ranking in left.items()}
     judged, quality = _quality(left, right, known, k)
     parts = [
@@ -416,6 +528,7 @@ def compare(
         names=names,
         k=k,
         agreement=_agreement(left, right, list(shares.values()), k=k),
+        memories=_memories(left, right, rows, clicks or {}),
         judged=judged,
         quality=quality,
         reliability=(reliability_of(left, known), reliability_of(right, known)),
@@ -424,7 +537,7 @@ def compare(
                 query=query,
                 left=left[query],
                 right=right[query],
-                known=frozenset(known[query]),
+                known=frozenset(shown[query]),
                 agreement=agreements[query],
             )
             # Ties keep the file's order.

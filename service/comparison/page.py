@@ -13,6 +13,7 @@ from service.comparison.comparison import (
     CONFIDENCE,
     DRAWS,
     SLICES,
+    TEN,
     Agreement,
     ChangedQuery,
     Comparison,
@@ -35,6 +36,7 @@ def page(comparison: Comparison) -> str:
         f"<p>A is {ours}, B is {theirs}: the first {comparison.k} keywords of both for"
         f" {comparison.agreement.queries:,} queries.</p>",
         *_agreement(comparison.agreement),
+        *_memory(comparison),
         *_quality(comparison),
         *_slices(comparison),
         *_reliability(comparison),
@@ -50,6 +52,7 @@ def summary(comparison: Comparison) -> Iterator[str]:
     shares = ", ".join(f"@{depth} {share:.1%}" for depth, share in agreement.overlaps.items())
     yield f"A {comparison.names[0]}, B {comparison.names[1]}: {agreement.queries:,} queries"
     yield f"overlap {shares}; {agreement.unchanged:,} queries unchanged"
+    yield from memory_lines(comparison)
     for metric, test in comparison.quality.items():
         yield (
             f"{metric}: A {test.left:.2%}, B {test.right:.2%}, difference {_points(test)} points,"
@@ -62,7 +65,11 @@ def summary(comparison: Comparison) -> Iterator[str]:
                 f" with a precision of first keywords: {_answered(found)}"
             )
     if not comparison.quality:
-        yield "quality: no labels are known; name their columns by --label"
+        yield "quality: " + (
+            "no query with known labels is left"
+            if comparison.memories.one_sided
+            else "no labels are known; name their columns by --label"
+        )
     for name, slices in comparison.slices.items():
         yield f"queries by {_cut(name)}: {_count(slices)}"
         yield from (f"  {_line(one)}" for one in slices)
@@ -104,10 +111,45 @@ def _agreement(agreement: Agreement) -> Iterator[str]:
     yield from _table((), rows)
 
 
+def memory_lines(comparison: Comparison) -> Iterator[str]:
+    """Say which queries are instances of the memories, and how these are answered."""
+    memories = comparison.memories
+    if memories.left or memories.right:
+        yield (
+            f"queries that are instances of the memory: A {memories.left:,}, B"
+            f" {memories.right:,}, both {memories.both:,}. They show how known queries are"
+            " answered, not new ones"
+        )
+    if memories.one_sided:
+        yield (
+            f"the {memories.one_sided:,} queries that only one memory has are not judged: it would"
+            " seem better for that alone (a bundle without test rows: `export bundle"
+            " --hold-out-test`)"
+        )
+    if memories.known is not None:
+        ours, theirs = memories.known
+        yield (
+            f"known queries ({memories.both:,} of both memories, {memories.clicks:,.0f} clicks):"
+            f" the most clicked keyword is first for A {ours.first:.1%}, B {theirs.first:.1%} of"
+            f" the clicks ({100 * (theirs.first - ours.first):+.2f} points), among the first"
+            f" {min(TEN, comparison.k)} for A {ours.in_ten:.1%}, B {theirs.in_ten:.1%}"
+            f" ({100 * (theirs.in_ten - ours.in_ten):+.2f} points)"
+        )
+
+
+def _memory(comparison: Comparison) -> Iterator[str]:
+    lines = list(memory_lines(comparison))
+    if lines:
+        yield "<h2>Which queries the memories have</h2>"
+        yield from (f"<p>{escape(line)}.</p>" for line in lines)
+
+
 def _quality(comparison: Comparison) -> Iterator[str]:
     yield "<h2>How good they are</h2>"
     if not comparison.quality:
-        yield "<p>The file names no known labels, so nothing is said about quality.</p>"
+        left = comparison.memories.one_sided
+        why = "No query with known labels is left" if left else "The file names no known labels"
+        yield f"<p>{why}, so nothing is said about quality.</p>"
         return
     yield (
         f"<p>Over the {comparison.judged:,} queries with known labels. P@d is the share of the"

@@ -50,7 +50,7 @@ def test_a_bundle_is_built_from_it(exported: ExportedEncoder, tmp_path: Path) ->
         exported,
         tiny_dataset(),
         tmp_path / "bundle",
-        options=BundleOptions(predictor=predictor, threads=1),
+        options=BundleOptions(predictor=predictor, hold_out_test=True, threads=1),
         console=Console(quiet=True),
     )
     bundle = open_bundle(tmp_path / "bundle")

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,9 +41,11 @@ from training.datasets.pair_weights import Relevance
 from training.evaluation import posted_labels, results
 from training.evaluation.answers import Answers, drawn_rows, read_untrained, write_untrained
 from training.evaluation.asking import Asking
+from training.evaluation.bundle_rows import known_figures, without_seen_rows
 from training.evaluation.confidence import ConfidenceRow, measure_confidence
 from training.evaluation.evaluation import Evaluation, EvaluationRow, Items, open_evaluation
 from training.evaluation.examples import Examples, examples_of, write_examples
+from training.evaluation.known_queries import sentence
 from training.evaluation.noise import KINDS, NoiseRow, measure_noise
 from training.evaluation.posted_labels import measure_posted
 from training.evaluation.results import Results, facts_of_run, rows_of_chosen
@@ -383,31 +386,41 @@ def _score_bundle(
     json, seed, wanted = of_bundle.json, of_bundle.seed or 0, _filter(of_bundle)
     if json is not None:
         refuse_unwritable(json.parent)
-    opened, dataset = open_bundle(local_bundle(bundle, cache)), lf_xmc.read(data)
-    require_test_rows(dataset)
-    elsewhere = None
-    if workers is not None and json is not None:
-        elsewhere = Elsewhere(
-            cluster=workers,
-            work=json.absolute().with_name(f".{json.name}.score"),
-            place=Place.of(bundle, cache, opened),
-        )
+    opened, whole = open_bundle(local_bundle(bundle, cache)), lf_xmc.read(data)
+    require_test_rows(whole)
+    dataset, seen = without_seen_rows(whole, opened)
+    place = Place.of(bundle, cache, opened)
+    elsewhere = _elsewhere(place, workers, json)
     chosen, depth = _lambdas_and_depth(opened, of_bundle)
     console, exact = open_console(), of_bundle.exact
+    known: dict[str, float] = {}
     with stages(console) as report:
-        evaluation = open_evaluation(
+        asked = partial(
+            open_evaluation,
             opened,
-            dataset,
             depth=depth,
             exact=exact,
             threads=os.cpu_count() or 1,
             report=report,
-            items=items,
             rerank=of_bundle.rerank,
             spelling=of_bundle.spelling,
-            wanted=wanted,
-            elsewhere=elsewhere,
         )
+        if wanted is None and items == "predicted":
+            known = known_figures(asked, whole, opened, chosen[0])
+        if not len(dataset.test):
+            console.print(*_only_known(opened, seen, known), sep="\n", soft_wrap=True)
+            _write_figures(
+                json,
+                {
+                    "dataset": whole.name,
+                    "bundle": opened.manifest.name,
+                    "rows in the memory": seen,
+                    "rows": [],
+                    "known queries": known,
+                },
+            )
+            return
+        evaluation = asked(dataset, items=items, wanted=wanted, elsewhere=elsewhere)
         rows = list(replace(evaluation, weighted=weighted).rows(chosen))
         encoder = OnnxEncoder(opened.folder, opened.manifest.encoder)
         asking = _asking(evaluation, encoder, seed=seed)
@@ -415,6 +428,8 @@ def _score_bundle(
         noise = list(_noise(asking, encoder, report)) if of_bundle.noise else []
     reranked = evaluation.reranker is not None
     console.print(_table(rows, dataset, exact=exact, items=items, reranked=reranked))
+    for line in _of_memory(seen, len(dataset.test), known):
+        console.print(line, soft_wrap=True)
     document: dict[str, Any] = {
         "dataset": dataset.name,
         "bundle": opened.manifest.name,
@@ -423,6 +438,8 @@ def _score_bundle(
         "reranked": reranked,
         "propensity": {"a": dataset.propensity.a, "b": dataset.propensity.b},
         "rows": [vars(row) for row in rows],
+        "rows in the memory": seen,
+        "known queries": known,
     }
     if of_bundle.filter is not None:
         passing = len(evaluation.view.labels)
@@ -439,11 +456,47 @@ def _score_bundle(
     if noise:
         console.print(_noise_table(noise, seed=seed))
         document |= {"seed": seed, "noise": [vars(row) for row in noise]}
+    _write_figures(json, document)
+    if elsewhere is not None:
+        shutil.rmtree(elsewhere.work, ignore_errors=True)
+
+
+def _elsewhere(place: Place, workers: Cluster | None, json: Path | None) -> Elsewhere | None:
+    """Return the cluster that encodes and searches, if there is one."""
+    if workers is None or json is None:
+        return None
+    work = json.absolute().with_name(f".{json.name}.score")
+    return Elsewhere(cluster=workers, work=work, place=place)
+
+
+def _write_figures(json: Path | None, document: Mapping[str, Any]) -> None:
     if json is not None:
         form = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
         write_file(json, orjson.dumps(document, option=form) + b"\n")
-    if elsewhere is not None:
-        shutil.rmtree(elsewhere.work, ignore_errors=True)
+
+
+def _of_memory(seen: int, left: int, known: Mapping[str, float]) -> Iterator[str]:
+    """Say how many test rows are in the memory, and how known queries are answered."""
+    if seen:
+        yield (
+            f"{seen:,} test rows are in the bundle's memory and say nothing about new queries: the"
+            f" figures are of the other {left:,}"
+        )
+    if known:
+        yield sentence(known)
+
+
+def _only_known(bundle: Bundle, seen: int, known: Mapping[str, float]) -> Iterator[str]:
+    """Say what can be said of a bundle whose memory has all test rows."""
+    yield (
+        f"all {seen:,} test rows are in the bundle's memory, so they cannot measure how it answers"
+        " new queries: give a bundle that was made with `export bundle --hold-out-test`"
+    )
+    metrics = bundle.manifest.metrics
+    if "test.P@1" in metrics:
+        measured = ", ".join(f"{name} {metrics[f'test.{name}']:.1f}" for name in ("P@1", "P@5"))
+        yield f"before they were in the memory, `export bundle` measured on them: {measured}"
+    yield from _of_memory(0, 0, known)
 
 
 def _cluster(of_bundle: OfBundle) -> str | None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
 
 import numpy as np
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, vstack
 
 from service.core.bundle.manifest import LearnedFacts
 from service.core.errors import InvalidInput
@@ -146,6 +146,23 @@ class Dataset:
                 message = f"{name} has {len(of_labels)} entries for {len(self.labels)} labels"
                 raise InvalidInput(message, field=name)
 
+    def with_test_rows(self) -> Dataset:
+        """Return this data set with all rows as training rows: its own, then those of test."""
+        train, test = self.train, self.test
+        metadata = None
+        if train.metadata_of is not None:
+            metadata = csr_matrix(vstack([train.metadata_of, test.metadata_of]))
+        every = Split(
+            instances=Texts(
+                uids=train.instances.uids + test.instances.uids,
+                texts=train.instances.texts + test.instances.texts,
+            ),
+            labels_of=csr_matrix(vstack([train.labels_of, test.labels_of])),
+            filtered=csr_matrix(vstack([train.filtered, test.filtered])),
+            metadata_of=metadata,
+        )
+        return replace(self, train=every)
+
     def inverse_propensities(self, labels_of: csr_matrix | None = None) -> Doubles:
         """Return `inverse_propensity` of all labels [L] in training rows, by default in all."""
         labels_of = self.train.labels_of if labels_of is None else labels_of
@@ -166,10 +183,11 @@ def of_texts(
     source: str,
     labels: Sequence[str] | None = None,
 ) -> Dataset:
-    """Build an unweighted data set from texts and their labels; each text is its own uid.
+    """Build a data set from texts and their labels; each text is its own uid.
 
-    Rows keep their order. `labels` are all labels, in their order; by default those of the rows,
-    sorted. A label equal to its row's text is filtered.
+    A row's labels may be a mapping to their relevance, which otherwise is 1. Rows keep their order.
+    `labels` are all labels, in their order; by default those of the rows, sorted. A label equal to
+    its row's text is filtered.
     """
     if labels is None:
         labels = sorted({label for found in labels_of.values() for label in found})
@@ -181,11 +199,11 @@ def of_texts(
         columns = np.fromiter(map(column.__getitem__, chain.from_iterable(found)), np.int32)
         counts = np.fromiter(map(len, found), np.int64)
         rows = np.repeat(np.arange(len(texts), dtype=np.int32), counts)
-        ones = np.ones(len(columns), np.float32)
+        relevance = np.fromiter(chain.from_iterable(map(_relevance, found)), np.float32)
         same_text = ((row, column[text]) for row, text in enumerate(texts) if text in column)
         return Split(
             instances=Texts.named_by_text(texts),
-            labels_of=csr_matrix((ones, (rows, columns)), shape=shape),
+            labels_of=csr_matrix((relevance, (rows, columns)), shape=shape),
             filtered=pairs_matrix(same_text, shape=shape),
         )
 
@@ -197,6 +215,10 @@ def of_texts(
         fields=("title",),
         source=source,
     )
+
+
+def _relevance(labels: Collection[str]) -> Iterable[float]:
+    return labels.values() if isinstance(labels, Mapping) else repeat(1.0, len(labels))
 
 
 def require_test_rows(dataset: Dataset) -> None:

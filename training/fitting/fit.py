@@ -19,6 +19,7 @@ from training.checkpoints.reranker_folder import is_reranker
 from training.checkpoints.run_json import BEST
 from training.datasets.dataset import Dataset
 from training.datasets.pair_weights import with_relevance
+from training.evaluation.known_queries import FIRST
 from training.fitting import reranker
 from training.fitting.candidates import CANDIDATES, Candidate, Proposal, Situation
 from training.fitting.facts import DataFacts, Transformer, data_facts, free_bytes, hardware_line
@@ -174,7 +175,7 @@ class Fitting:
         self.trials.append(trial)
         self.say(
             f"{trial.name}: mean {trial.score:.1f}, P@1 {trial.metrics['P@1']:.1f},"
-            f" {trial.seconds:,.0f} s"
+            f" known queries {trial.metrics[FIRST]:.1f}, {trial.seconds:,.0f} s"
         )
 
     def say(self, line: str) -> None:

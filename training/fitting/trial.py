@@ -21,7 +21,8 @@ from rich.text import Text
 from service.core.types import Rows
 from training.checkpoints.choices import UNCHOSEN, Choices
 from training.datasets.pair_weights import Relevance, relevance, vote_weights
-from training.selection.memory_choices import HUBS, WORDS, choose_on
+from training.evaluation.known_queries import FIRST, IN_TEN
+from training.selection.memory_choices import HUBS, MOST_LOST, WORDS, choose_on
 from training.selection.validation import (
     Gain,
     HeldOutRetrieval,
@@ -77,19 +78,28 @@ def gain(trial: Trial, over: Trial) -> Gain:
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
-    """The trial to keep: a later one must gain more than the standard error without losing P@1."""
+    """The trial to keep: a later one must gain more than the standard error without losing P@1.
+
+    It must also keep known queries right.
+    """
     kept = trials[0]
     for trial in trials[1:]:
-        if gain(trial, kept).counts and trial.metrics["P@1"] >= trials[0].metrics["P@1"]:
+        gains = gain(trial, kept).counts and trial.metrics["P@1"] >= trials[0].metrics["P@1"]
+        if gains and keeps_known(trial, trials):
             kept = trial
     return kept
+
+
+def keeps_known(trial: Trial, trials: Sequence[Trial]) -> bool:
+    """Whether a trial answers known queries as well as the first one, up to `MOST_LOST` points."""
+    return trial.metrics[FIRST] >= trials[0].metrics[FIRST] - MOST_LOST
 
 
 def measure(held_out: HeldOutRetrieval, choices: Choices) -> Measured:
     """Measure the held-out rows of one split with these choices."""
     return Measured(
         choices=choices,
-        metrics=held_out.metrics(choices),
+        metrics={**held_out.metrics(choices), **held_out.known_metrics(choices)},
         rows=held_out.rows(choices),
         numbers=held_out.counted(),
     )
@@ -123,7 +133,7 @@ def _means_by_number(rows: NDArray[np.float64], numbers: Rows) -> NDArray[np.flo
 def table_of(trials: Sequence[Trial], *, kept: Trial) -> Table:
     """A table with a row per trial: its gain over the first encoder, and the standard error."""
     table = Table(
-        "tried", *METRICS, "mean gained", "seconds", title="on the held-out rows",
+        "tried", *METRICS, "mean gained", "known", "seconds", title="on the held-out rows",
         title_justify="left", show_edge=False,
     )  # fmt: skip
     for column in table.columns:
@@ -136,6 +146,7 @@ def table_of(trials: Sequence[Trial], *, kept: Trial) -> Table:
             Text(trial.name, style="bold" if trial is kept else ""),
             *(f"{trial.metrics[name]:.1f}" for name in METRICS),
             "" if trial is trials[0] else f"{gained.points:+.1f} ± {gained.error:.1f}",
+            f"{trial.metrics[FIRST]:.1f}",
             f"{trial.seconds:,.0f}",
         )
     return table
@@ -156,6 +167,8 @@ def reason(trial: Trial, trials: Sequence[Trial], kept: Trial) -> str:
         return f"{kept.name} is better"
     if trial.metrics["P@1"] < first.metrics["P@1"]:
         return f"P@1 is below {first.name}'s"
+    if not keeps_known(trial, trials):
+        return f"known queries are answered worse than by {first.name}"
     if not gain(trial, first).counts:
         return "gains less than its error"
     if trials.index(trial) > trials.index(kept):
@@ -183,7 +196,7 @@ def as_facts(trials: Sequence[Trial], *, kept: Trial) -> list[dict[str, object]]
         {
             "name": trial.name,
             "summary": trial.summary,
-            "metrics": {name: trial.metrics[name] for name in METRICS},
+            "metrics": {name: trial.metrics[name] for name in (*METRICS, FIRST, IN_TEN)},
             "gain": gain(trial, trials[0]).points,
             "standard_error": gain(trial, trials[0]).error,
             "why": reason(trial, trials, kept),

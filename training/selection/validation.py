@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ from service.core.types import Bools, Floats, Halves, Rows
 from training.checkpoints.choices import UNCHOSEN, Choices
 from training.datasets.dataset import Dataset
 from training.datasets.training_pairs import TrainingPairs
+from training.evaluation.known_queries import TEN, KnownQueries
 from training.evaluation.metrics import (
     evaluate,
     labels_to_rank,
@@ -150,7 +152,10 @@ def default_slices(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeldOutRetrieval:
-    """The keys that held-out rows retrieve from a memory of the kept rows and all labels."""
+    """The keys that held-out rows retrieve from a memory of the kept rows and all labels.
+
+    `known` are kept rows, which are asked with their own row in the memory.
+    """
 
     rows_of_training: Rows  # [n] numbers of the held-out rows
     memory: OfflineMemory
@@ -158,6 +163,7 @@ class HeldOutRetrieval:
     positives: csr_matrix  # [n, L]
     filtered: csr_matrix  # [n, L]
     inverse_propensities: NDArray[np.float64]  # [L]
+    known: KnownQueries
 
     def metrics(self, choices: Choices) -> dict[str, float]:
         """Return the metrics in percent; b is limited to the number of retrieved keys."""
@@ -170,6 +176,23 @@ class HeldOutRetrieval:
             self.positives,
             inverse_propensities=self.inverse_propensities,
             filtered=self.filtered,
+        )
+
+    def known_metrics(self, choices: Choices) -> dict[str, float]:
+        """Return the metrics of known queries in percent."""
+        top_k = labels_to_rank(self.known.filtered, deepest=TEN)
+        retrieved = self._known_retrieved.of_choices(choices)
+        return self.known.measure(self.memory.ranked(retrieved, choices, top_k=top_k).labels)
+
+    @cached_property
+    def _known_retrieved(self) -> RetrievedKeys:
+        memory, rows = self.memory, self.known.rows
+        texts = memory.instance_texts
+        return retrieve(
+            memory,
+            memory.keys[rows].astype(np.float32),
+            depth=self.retrieved.both[1].shape[1],
+            texts=[texts[row] for row in rows.tolist()] if texts else None,
         )
 
     def rows(self, choices: Choices) -> RowMetrics:
@@ -221,6 +244,7 @@ def retrieve_held_out(
         positives=train.labels_of[held_out],
         filtered=train.filtered[held_out],
         inverse_propensities=dataset.inverse_propensities(memory.labels_of),
+        known=KnownQueries.of_rows(memory.labels_of, train.filtered[kept]),
     )
 
 

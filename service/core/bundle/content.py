@@ -50,6 +50,7 @@ from service.core.bundle.manifest import (
     Manifest,
     PartFacts,
     PredictorFacts,
+    SplitFacts,
 )
 from service.core.bundle.reranker_files import RerankerFiles
 from service.core.files import text_store
@@ -113,6 +114,7 @@ class BundleContent:
     items: ItemFiles | None = None
     data: str | None = None  # the digest of the data set
     learned: LearnedFacts | None = None
+    split: SplitFacts | None = None
     reranker: RerankerFiles | None = None
     spelling: Spelling = "off"
     confidence: dict[ScoreKind, ConfidenceFacts] | None = None
@@ -164,6 +166,7 @@ class BundleContent:
             items=bundle.items,
             data=facts.data,
             learned=facts.learned,
+            split=facts.split,
             reranker=bundle.reranker,
             spelling=facts.spelling,
             confidence=facts.confidence,
@@ -369,6 +372,7 @@ def _describe(content: BundleContent, folder: Path, index: IndexFacts) -> Manife
         items=None if content.items is None else content.items.facts,
         data=content.data,
         learned=content.learned,
+        split=content.split,
         reranker=None if content.reranker is None else content.reranker.facts,
         spelling=content.spelling,
         confidence=content.confidence,

@@ -270,6 +270,29 @@ class LearnedFacts:
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
+class SplitFacts:
+    """Which rows of the data set are instances, by split, and what all their pairs weigh together.
+
+    `test` rows are in the memory once the settings were chosen and measured without them. Figures
+    on them say nothing about new queries. Rows that `left_out` counts are in the data set alone.
+    """
+
+    train: ranges.RowCount
+    test: ranges.RowCount
+    left_out: ranges.RowCount
+    weight: ranges.Weight
+    left_out_weight: ranges.Weight
+
+    def __str__(self) -> str:
+        """Return the numbers as a sentence."""
+        of_test = f" and {self.test:,} test rows" if self.test else " rows"
+        rows = f"{self.train:,} training{of_test} are in the memory (weight {self.weight:,.0f})"
+        if not self.left_out:
+            return f"{rows}, none is left out"
+        return f"{rows}, {self.left_out:,} rows are left out (weight {self.left_out_weight:,.0f})"
+
+
+@checked_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Manifest:
     """The content of `manifest.json`, without its own checksum."""
 
@@ -291,6 +314,7 @@ class Manifest:
     items: ItemFacts | None = None  # None: queries are not fused with items
     # The digest of the data set (`Dataset.digest`); None: made by an earlier version.
     data: ranges.Text | None = None
+    split: SplitFacts | None = None  # None: the bundle was not made from a data set with splits
     learned: LearnedFacts | None = None  # None: the training data do not come from a label log
     reranker: RerankerFacts | None = None  # None: only the memory ranks labels
     spelling: Spelling = "off"  # the default; a snapshot keeps its bundle's

@@ -38,6 +38,7 @@ Cosine = Annotated[float, Field(ge=-1.0, le=1.0, allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0.0, le=1_000.0, allow_inf_nan=False)]
 Length = Annotated[float, Field(gt=0.0, le=1_000.0, allow_inf_nan=False)]
 Temperature = Annotated[float, Field(ge=LOWEST_TAU, le=HIGHEST_TAU, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]  # of many pairs
 Seconds = Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)]
 Scale = Annotated[float, Field(gt=0.0, le=1e9, allow_inf_nan=False)]  # a standard deviation
 Slope = Annotated[float, Field(gt=0.0, le=1e6, allow_inf_nan=False)]

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from service.core.bundle.manifest import RerankerFacts
+from service.core.bundle.manifest import Manifest, RerankerFacts
 from service.core.errors import BundleAltered
 from service.core.files.arrays import mapped, require_ascending, require_within
 from service.core.types import Doubles
@@ -48,6 +48,17 @@ def write(files: RerankerFiles, folder: Path) -> None:
     shutil.copyfile(files.trees, folder / TREES)
     np.save(folder / WORDS, files.words.astype(np.uint64))
     np.save(folder / RARITY, files.rarity.astype(np.float64))
+
+
+def without(facts: Manifest) -> Manifest:
+    """Return a bundle's manifest without its reranker."""
+    files = {name: one for name, one in facts.files.items() if name not in FILES}
+    return replace(facts, reranker=None, files=files)
+
+
+def remove(folder: Path) -> None:
+    """Remove the files from `folder`."""
+    shutil.rmtree((folder / TREES).parent)
 
 
 def read(folder: Path, facts: RerankerFacts, *, verify: bool = True) -> RerankerFiles:

@@ -41,7 +41,9 @@ def test_a_page_and_a_summary(
     said = capsys.readouterr().out.splitlines()
     assert said[0].endswith(": 7 queries")
     assert said[1].startswith("overlap @1 ")
-    assert [line.split(":")[0] for line in said[2:5]] == ["P@1", "P@5", "R@10"]
+    assert said[2].startswith("queries that are instances of the memory: A 7, B 7, both 7.")
+    assert said[3].startswith("known queries (7 of both memories, ")
+    assert [line.split(":")[0] for line in said[4:7]] == ["P@1", "P@5", "R@10"]
     assert said[-1] == f"{out}: the page"
     html = out.read_text()
     for label in LABELS.values():
@@ -56,10 +58,10 @@ def test_slices_of_queries_and_labels(
     slices = ("--label", "label", "--slice", "words", "--slice-field", "brand", "--json", json)
     assert status_of(app, *arguments, *slices, "--out", tmp_path / "page.html") == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[5] == "queries by words: 3 values"
-    assert [line.split(":")[0] for line in said[6:9]] == ["  3", "  2", "  4"]
-    assert said[9] == "labels by brand: 1 values"
-    assert [line.split(":")[0] for line in said[10:12]] == ["  (no value)", "  acme"][::-1]
+    assert said[7] == "queries by words: 3 values"
+    assert [line.split(":")[0] for line in said[8:11]] == ["  3", "  2", "  4"]
+    assert said[11] == "labels by brand: 1 values"
+    assert [line.split(":")[0] for line in said[12:14]] == ["  (no value)", "  acme"][::-1]
     document = orjson.loads(json.read_bytes())
     assert [one["value"] for one in document["slices"]["words"]] == ["3", "2", "4"]
     assert [one["value"] for one in document["label_slices"]["brand"]] == ["acme", None]

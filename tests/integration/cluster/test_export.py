@@ -59,7 +59,7 @@ def test_the_parts_are_those_of_one_process(
 def test_the_figures_are_those_of_one_process(
     command: Callable[..., list[object]], tmp_path: Path
 ) -> None:
-    assert status_of(export, *command("bundle")) == 0
+    assert status_of(export, *command("bundle", "--hold-out-test")) == 0
     score = ("score", "--bundle", tmp_path / "bundle", "--data", tmp_path / "data", "--json")
     assert status_of(training, *score, tmp_path / "here.json") == 0
     ended = run("training", *score, tmp_path / "there.json", "--cluster", "auto", seconds=SECONDS)

@@ -109,7 +109,7 @@ def test_a_stranger_makes_a_bundle_and_serves_it(installed: Installed) -> None:
     (installed.project / "clicks.csv").write_text("\n".join(["query,keyword", *rows]) + "\n")
     columns = ("--query", "query", "--label", "keyword")
     installed.run("data", "pairs", "--input", "clicks.csv", *columns, "--out", "data")
-    places = ("--data", "data", "--out", "bundle")
+    places = ("--data", "data", "--out", "bundle", "--hold-out-test")
     installed.run("export", "bundle", "--encoder", installed.encoder, *places)
     assert "files verified" in installed.run("check", "--bundle", "bundle").stdout
     with installed.service("bundle") as client:

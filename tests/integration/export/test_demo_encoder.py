@@ -44,7 +44,7 @@ def test_it_finds_the_synonyms_of_unseen_words(tmp_path: Path) -> None:
     dataset, exported = sample(moby.load()), open_exported(FOLDER)
     defaults = exported.description.predictor
     predictor = PredictorOptions().over(defaults)
-    options = BundleOptions(predictor=predictor)
+    options = BundleOptions(predictor=predictor, hold_out_test=True)
     export_bundle(exported, dataset, tmp_path / "sample", options=options, console=Console())
     evaluation = open_evaluation(
         open_bundle(tmp_path / "sample"),

@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command += ("--catalogue-id", "sku", "--catalogue-text", "title", "--catalogue-alias", "names")
     command += ("--label-field", "price", "in stock", "--out", folder / "data")
     assert status_of(training, *command) == 0
-    command = ("bundle", "--encoder", ENCODER, "--data", folder / "data")
+    command = ("bundle", "--encoder", ENCODER, "--data", folder / "data", "--hold-out-test")
     assert status_of(export, *command, "--out", folder / "bundle") == 0
     return folder
 

@@ -71,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         given = [setting.format(folder=folder) for setting in settings]
         assert train_tiny(folder, name, *FIRST_STAGE, *given) == 0
         source = ("--encoder", folder / name / "best", "--data", folder / "data")
-        bundle = ("--out", folder / "bundles" / name, "--quantize", "none")
+        bundle = ("--out", folder / "bundles" / name, "--quantize", "none", "--hold-out-test")
         assert status_of(export, "bundle", *source, *bundle) == 0
     return folder
 

@@ -175,7 +175,7 @@ def with_reranker(dataset: Dataset, folder: Path) -> Path:
 def export(
     data: Path, bundle: Path, *options: str | Path, seconds: int, encoder: object = ENCODER
 ) -> None:
-    source = ("--encoder", encoder, "--data", data)
+    source = ("--encoder", encoder, "--data", data, "--hold-out-test")
     ended = run("export", "bundle", *source, *options, "--out", bundle, seconds=seconds)
     assert ended.returncode == 0, ended.stderr
 
@@ -195,7 +195,7 @@ def test_all_rows_of_an_oak_bundle_with_predicted_and_with_given_items(
     folder, bundle = runs("oak"), tmp_path / "bundle"
     lf_xmc.write(with_several_items(lf_xmc.read(folder / "data")), tmp_path / "data")
     source = ("--encoder", folder / "oak" / "best", "--data", tmp_path / "data")
-    assert status_of(export_app, "bundle", *source, "--out", bundle) == 0
+    assert status_of(export_app, "bundle", *source, "--out", bundle, "--hold-out-test") == 0
 
     dataset = lf_xmc.read(tmp_path / "data")
     compare(bundle, dataset, tmp_path, depth=20, all_items=("predicted", "linked"))

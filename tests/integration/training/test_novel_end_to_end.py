@@ -68,7 +68,7 @@ def bundle(trained: Path, split: Path, tmp_path_factory: pytest.TempPathFactory)
     kept = {"candidates": 8, "weights": facts.weights}
     second = write_reranker(folder / "second", texts, predictor, **kept)
     options = ("--encoder", folder / "encoder", "--out", folder / "bundle", "--depth", "10")
-    options = (*options, "--memorization", "0.5", "--reranker", second)
+    options = (*options, "--memorization", "0.5", "--reranker", second, "--hold-out-test")
     assert status_of(export, "bundle", *data, *options) == 0
     return folder / "bundle"
 
@@ -155,7 +155,7 @@ def test_novel_labels_of_unidec_are_measured_as_they_are_served(
     hidden = ("--set", "validation.rows=6", "validation.labels=0.3", chosen)
     assert status_of(training, "train", recipe, *data, "--out", run_folder, *hidden) == 0
     source = ("--encoder", run_folder / "best", "--out", bundle)
-    options = ("--quantize", "none", "--depth", "10", "--memorization", "0.5")
+    options = ("--quantize", "none", "--depth", "10", "--memorization", "0.5", "--hold-out-test")
     assert status_of(export, "bundle", *data, *source, *options) == 0
     places = ("--bundle", bundle, "--data", split, "--json", tmp_path / "novel.json")
     capsys.readouterr()

@@ -103,7 +103,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny_bundle_folder: Path) -
     with closing(open_log(folder / "state")):
         pass
     checkpoint = write_tiny_checkpoint(folder / "checkpoint")
-    bundle = ("bundle", "--encoder", DEMO, "--data", folder / "data")
+    bundle = ("bundle", "--encoder", DEMO, "--data", folder / "data", "--hold-out-test")
     assert status_of(export, *bundle, "--out", folder / "exported") == 0
     return {
         "TABLE": table,

@@ -77,7 +77,8 @@ def answers(bundle: Path) -> dict[str, list[dict[str, Any]]]:
 @pytest.mark.slow
 def test_a_messy_table_is_served(tmp_path: Path) -> None:
     data, bundle = prepared(tmp_path), tmp_path / "bundle"
-    done("export", "bundle", "--encoder", DEMO, "--data", data, "--out", bundle)
+    places = ("--data", data, "--out", bundle)
+    done("export", "bundle", "--encoder", DEMO, *places, "--hold-out-test")
     figures = tmp_path / "figures.json"
     done("training", "score", "--bundle", bundle, "--data", data, "--json", figures)
     row = orjson.loads(figures.read_bytes())["rows"][0]

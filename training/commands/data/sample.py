@@ -18,16 +18,16 @@ Out = Annotated[Path, Parameter(help="The folder to write; it must not exist yet
 
 
 def sample(name: str, /, *, out: Out, input: Path | None = None) -> None:
-    """Write a data set for measuring `fit`, made from a package of a public registry.
+    """Write a data set for measuring `fit` and `export bundle`.
 
     Parameters
     ----------
     name
-        city-names, debian-depends, debian-tags, definitions, emoji-names or subdivisions.
+        city-names, debian-depends, debian-tags, definitions, emoji-names, shop or subdivisions.
     input
         What to read: a Debian file Packages for debian-depends and debian-tags, the folder of
-        WordNet's data files for definitions. For the others: the folder of their Python package, if
-        it is not installed.
+        WordNet's data files for definitions. shop is made up and reads nothing. For the others: the
+        folder of their Python package, if it is not installed.
     """
     refuse_unusable(out)
     open_console().print(write(load_sample(name, input), out), soft_wrap=True)

@@ -16,6 +16,7 @@ from service.core.errors import InvalidConfig
 from service.core.files.atomic import refuse_unwritable
 from training.commands.options import MANY
 from training.documents import write_json
+from training.evaluation.bundle_rows import require_held_out
 from training.lab import novel_split
 from training.lab.novel_evaluation import NovelRow
 from training.lab.open_novel import open_novel_evaluation
@@ -54,6 +55,8 @@ def score_novel(
         refuse_unwritable(json.parent)
     split = novel_split.read(data)
     opened, ablations = open_bundle(bundle), _open_ablations(beside)
+    for one in (opened, *ablations.values()):
+        require_held_out(one.manifest)
     console = open_console()
     with stages(console) as report:
         evaluation = open_novel_evaluation(

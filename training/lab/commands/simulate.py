@@ -17,6 +17,7 @@ from service.core.bundle import manifest
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_unwritable
 from training.documents import write_json
+from training.evaluation.bundle_rows import require_held_out
 from training.lab import novel_split
 from training.lab.replay import (
     AGES,
@@ -124,6 +125,7 @@ def _service(bundle: Path | None, url: str | None) -> Iterator[Client]:
 
 def _refuse_other_labels(bundle: Path, split: novel_split.NovelSplit) -> None:
     facts = manifest.read(bundle)
+    require_held_out(facts)
     if facts.memory.labels != split.facts.seen:
         raise InvalidInput(
             f"{bundle} has {facts.memory.labels} labels, and SPLIT/seen {split.facts.seen}"

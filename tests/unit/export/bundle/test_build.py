@@ -1,6 +1,8 @@
 """Building a bundle from an exported encoder and a data set."""
 
-from collections.abc import Callable
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,16 @@ from rich.console import Console
 from export.bundle import build as export
 from export.bundle import index_parts
 from export.bundle.build import BundleOptions, export_bundle
+from export.bundle.hidden_rows import HiddenRows
 from export.encoder import export as encoders
 from export.encoder.export import EncoderOptions, export_encoder
 from export.exported_encoder import ExportedEncoder
 from service.command_line import open_console
 from service.core.bundle.bundle import Bundle, open_bundle, require_sound
 from service.core.bundle.content import build_part
-from service.core.bundle.manifest import PredictorFacts
+from service.core.bundle.manifest import PredictorFacts, SplitFacts
 from service.core.encoding.encoder import OnnxEncoder, encode
+from service.core.encoding.onnx_session import Tokens
 from service.core.errors import InvalidInput
 from service.core.index.choose_ef import ChosenEf
 from service.core.index.libraries import IndexParameters
@@ -39,6 +43,7 @@ from training.selection.memory_choices import DEPTHS, MEMORIZATIONS, TAUS, WORDS
 OPTIONS = BundleOptions(
     predictor=PredictorFacts(tau=0.04, depth=200, memorization=0.5),
     index=IndexParameters(m=8, ef_construction=40, ef=64),
+    hold_out_test=True,
     threads=2,
 )
 QUIET = Console(quiet=True)
@@ -120,9 +125,15 @@ def test_the_bundle_holds_the_data_set_and_answers(
     facts, parity = bundle.manifest, encoder.description.parity
     assert any("P@1" in name for name in parity)  # measured on the encoder's own sample
     spelling = {name: figure for name, figure in facts.metrics.items() if "spelling" in name}
-    assert len(spelling) == 4
+    answers = {
+        name: figure
+        for name, figure in facts.metrics.items()
+        if name.startswith(("known.", "test."))
+    }
+    assert (len(spelling), len(answers)) == (4, 9)
     assert facts.metrics == {
         **spelling,
+        **answers,
         **{name: parity[name] for name in parity if "P@1" not in name},
         "search.recall@14": 100.0,  # measured on the test queries
         "search.recall_queries": 8.0,
@@ -146,6 +157,87 @@ def test_the_bundle_holds_the_data_set_and_answers(
     assert answer.predictions[0].keywords[0].id == "stove"
 
 
+def test_test_rows_are_served_but_nothing_is_measured_with_them(build: Build) -> None:
+    """All that is chosen and measured is the same as without them."""
+    dataset, served = tiny_dataset(), build(hold_out_test=False)
+    train, test = dataset.train.instances.texts, dataset.test.instances.texts
+    assert list(served.instance_texts) == [*train, *test]
+    count = len(train)
+    kept, left = (float(side.labels_of.sum()) for side in (dataset.train, dataset.test))
+    [votes] = np.split(served.indices, served.indptr[count : count + 2])[1:2]
+    assert sorted(votes.tolist()) == sorted(dataset.test.labels_of[0].indices.tolist())
+    assert served.manifest.split == SplitFacts(
+        train=count, test=len(test), left_out=0, weight=kept + left, left_out_weight=0.0
+    )
+    shutil.rmtree(served.folder)
+    held_out = build()
+    split = held_out.manifest.split
+    assert split == SplitFacts(
+        train=count, test=0, left_out=len(test), weight=kept, left_out_weight=left
+    )
+    assert held_out.manifest.predictor == served.manifest.predictor
+    ours, theirs = served.manifest.metrics, held_out.manifest.metrics
+    for name in ("test.P@1", "test.P@5", "test.R@10", "spelling.P@1_off", "spelling.typo_P@1_auto"):
+        assert ours[name] == theirs[name]
+    assert (ours["known.of"], theirs["known.of"]) == (14, 7)
+
+
+def test_without_measures_a_bundle_has_the_encoders_settings(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "FEWEST_HELD_OUT", 1)
+    facts = build(quick=True, choose=True, hold_out_test=False).manifest
+    assert facts.predictor == OPTIONS.predictor
+    assert (facts.spelling, facts.confidence) == ("auto", None)
+    assert not [name for name in facts.metrics if name.startswith(("known", "test", "spelling"))]
+
+
+def test_recall_is_a_measure(build: Build) -> None:
+    with pytest.raises(InvalidInput, match="quick and recall exclude each other"):
+        build(quick=True, recall=0.9)
+
+
+def test_each_text_is_encoded_once(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: Counter[str] = Counter()
+
+    def tokenize(encoder: OnnxEncoder, texts: Sequence[str], *, role: Role) -> list[Tokens]:
+        if role is Role.QUERY:
+            encoded.update(texts)
+        return original(encoder, texts, role=role)
+
+    original = OnnxEncoder.tokenize
+    monkeypatch.setattr(OnnxEncoder, "tokenize", tokenize)
+    build(hold_out_test=False)
+    data = tiny_dataset()
+    rows = [*data.train.instances.texts, *data.test.instances.texts]
+    # The export reads the tokens of each text once more, to find texts with equal tokens.
+    assert {encoded[text] for text in rows} == {2}
+    assert max(count for text, count in encoded.items() if text not in rows) == 1
+
+
+@pytest.mark.parametrize(("known", "kept"), [((60.0, 99.0), False), ((98.6, 99.0), True)])
+def test_a_reranker_that_harms_known_queries_is_left_out(
+    build: Build,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    known: tuple[float, float],
+    kept: bool,
+) -> None:
+    def measured(hidden: HiddenRows, *_: object, **__: object) -> dict[str, float]:
+        return {"known.first": known[hidden.bundle.manifest.reranker is None]}
+
+    monkeypatch.setattr(export, "measure_known", measured)
+    texts = list(tiny_dataset().labels.texts)
+    reranker = tiny_reranker(tmp_path, texts, OPTIONS.predictor, candidates=3)
+    bundle = build(reranker=reranker, spelling="off")
+    assert (bundle.manifest.reranker is not None) == kept
+    assert bundle.manifest.metrics["known.first"] == known[not kept]
+    assert (bundle.folder / "reranker").exists() == kept
+    require_sound(bundle)
+    shutil.rmtree(bundle.folder)
+    assert build(reranker=reranker, keep_reranker=True).manifest.reranker is not None
+
+
 def test_a_reranker_goes_into_the_bundle(build: Build, tmp_path: Path) -> None:
     texts = list(tiny_dataset().labels.texts)
     trees = tiny_reranker(tmp_path, texts, OPTIONS.predictor, candidates=3)
@@ -153,7 +245,7 @@ def test_a_reranker_goes_into_the_bundle(build: Build, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"lambda 0\.5, .*is to have lambda 0\.2"):
         build(reranker=trees, predictor=other)
     assert not (tmp_path / "bundle").exists()
-    opened = build(reranker=trees)
+    opened = build(reranker=trees, keep_reranker=True)  # also if it harms known queries
     assert opened.reranker is not None and opened.reranker.facts == trees.facts
     assert open_reranker(opened) is not None
 
@@ -186,8 +278,9 @@ def test_without_a_terminal_each_step_is_said_in_lines(
     folder = build(console=open_console()).folder
     said = capsys.readouterr()
     assert said.out == ""
+    rows = sum(map(bool, INSTANCES.values()))  # with a label
     steps = {"encode instances": 8, "encode labels": 6, "build the index": 14}
-    steps["measure spelling"] = sum(map(bool, INSTANCES.values()))  # rows with a label
+    steps |= {"measure spelling": 2 * rows, "ask known queries": rows, "ask test rows": 8}
     assert list(dict.fromkeys(said.err.splitlines())) == [
         line
         for step, total in steps.items()

@@ -35,7 +35,7 @@ def test_spelling_that_helps_is_the_default(hidden: HiddenRows) -> None:
     assert figures["spelling.P@1_auto"] == figures["spelling.P@1_off"]
     facts = hidden.bundle.manifest
     assert replace(chosen, spelling="off", metrics=facts.metrics) == facts
-    assert said[-1] == ("measure spelling", len(TEXTS), len(TEXTS))
+    assert said[-1] == ("measure spelling", 2 * len(TEXTS), 2 * len(TEXTS))
 
 
 def test_spelling_that_harms_is_not(hidden: HiddenRows, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +43,7 @@ def test_spelling_that_harms_is_not(hidden: HiddenRows, monkeypatch: pytest.Monk
         return (Reading(query=query, text="compass"),)
 
     monkeypatch.setattr(predictor, "readings", wrong)
+    hidden = HiddenRows.of(hidden.bundle, TrainedTexts())  # which has no answers yet
     chosen = choose_spelling(hidden, report=say_nothing)
     assert chosen.spelling == "off"
     assert chosen.metrics["spelling.P@1_auto"] < chosen.metrics["spelling.P@1_off"]

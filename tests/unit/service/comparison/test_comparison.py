@@ -14,7 +14,9 @@ import pytest
 from service.comparison.comparison import (
     SHOWN,
     SLICES,
+    Clicks,
     Comparison,
+    KnownAnswers,
     KnownLabels,
     Slice,
     SliceValues,
@@ -26,6 +28,7 @@ from service.comparison.comparison import (
     paired_test,
     precision,
     rank_changes,
+    read_clicks,
     read_queries,
     read_slices,
     recall,
@@ -391,3 +394,47 @@ def test_confidences_are_compared_with_known_labels() -> None:
     assert "How far confidences can be believed" in shown
     assert "<th>A known</th>" in shown
     assert "<th>B known</th>" not in shown
+
+
+def test_a_query_that_only_one_memory_has_is_not_judged() -> None:
+    """B seems better on "own" only because its memory has the very row."""
+    left = {"own": ranking("ba"), "new": ranking("ab"), "both": ranking("ba")}
+    right = {"own": ranking("ab"), "new": ranking("ab"), "both": ranking("ab")}
+    known = dict.fromkeys(left, ("a",))
+    clicks = {"own": {"a": 9.0}, "both": {"a": 70.0, "b": 30.0}}
+    compared = compare(
+        ("A", "B"), left, right, known, k=10, rows=({"both"}, {"both", "own"}), clicks=clicks
+    )
+    assert compared.judged == 2
+    assert (compared.quality["P@1"].left, compared.quality["P@1"].right) == (0.5, 1.0)
+    memories = compared.memories
+    assert (memories.left, memories.right, memories.both, memories.one_sided) == (1, 2, 1, 1)
+    assert memories.known == (
+        KnownAnswers(first=0.0, in_ten=1.0),
+        KnownAnswers(first=1.0, in_ten=1.0),
+    )
+    said = "\n".join(summary(compared))
+    assert "the 1 queries that only one memory has are not judged" in said
+    assert (
+        "known queries (1 of both memories, 100 clicks): the most clicked keyword is first for"
+        in said
+    )
+    assert "A 0.0%, B 100.0% of the clicks (+100.00 points)" in said
+    assert "are not judged" in page(compared)
+    one_sided = compare(("A", "B"), left, right, known, k=10, rows=(set(), set(left)))
+    assert not one_sided.quality
+    assert "quality: no query with known labels is left" in summary(one_sided)
+
+
+def test_weights_of_a_column_are_added_up(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text("q,label,n\na,x,3\na,y,1\n a ,x,2.5\nb,,4\n")
+
+    def read(weight: str | None) -> Clicks:
+        return read_clicks(path, query="q", labels=["label"], weight=weight, limits=Limits())
+
+    assert read("n") == {"a": {"x": 5.5, "y": 1.0}}
+    assert read(None) == {"a": {"x": 2.0, "y": 1.0}}
+    path.write_text("q,label,n\na,x,3\na,y,often\n")
+    with pytest.raises(InvalidData, match=r"clicks\.csv:3: n: is not a positive number"):
+        read("n")

@@ -12,6 +12,7 @@ from scipy.sparse import csr_matrix
 
 from service.command_line import open_console
 from training.checkpoints.choices import UNCHOSEN
+from training.evaluation.known_queries import FIRST, IN_TEN, KnownQueries
 from training.evaluation.prediction import OfflineMemory, retrieve
 from training.fitting.trial import (
     Measured,
@@ -33,7 +34,9 @@ from training.fitting.trial import (
 from training.selection.validation import HeldOutRetrieval
 
 
-def trial(name: str, rows: np.ndarray, *, first: float | None = None) -> Trial:
+def trial(
+    name: str, rows: np.ndarray, *, first: float | None = None, known: float = 100.0
+) -> Trial:
     mean = 100 * float(rows.mean())
     metrics = dict.fromkeys(("P@1", "P@5", "R@100", "PSP@5"), mean)
     return Trial(
@@ -41,7 +44,7 @@ def trial(name: str, rows: np.ndarray, *, first: float | None = None) -> Trial:
         summary="",
         folder=Path(name),
         choices=UNCHOSEN,
-        metrics={**metrics, "P@1": mean if first is None else first},
+        metrics={**metrics, "P@1": mean if first is None else first, FIRST: known, IN_TEN: 100.0},
         rows=np.repeat(rows[:, None], 3, axis=1),
         seconds=1.0,
     )
@@ -49,6 +52,16 @@ def trial(name: str, rows: np.ndarray, *, first: float | None = None) -> Trial:
 
 HALF = np.tile([0.0, 1.0], 50)
 UNTRAINED, GOOD = trial("untrained", HALF), trial("good", np.where(np.arange(100) < 20, 1.0, HALF))
+
+
+def test_what_answers_known_queries_worse_is_not_kept() -> None:
+    harmful = replace(GOOD, name="harmful", metrics={**GOOD.metrics, FIRST: 99.4})
+    assert best_of([UNTRAINED, harmful]) is UNTRAINED
+    assert reason(harmful, [UNTRAINED, harmful], UNTRAINED) == (
+        "known queries are answered worse than by untrained"
+    )
+    within = replace(GOOD, metrics={**GOOD.metrics, FIRST: 99.5})
+    assert best_of([UNTRAINED, within]) is within
 
 
 def test_a_gain_is_paired() -> None:
@@ -113,8 +126,12 @@ CHOICES = replace(UNCHOSEN, memorization=1.0, depth=2)
 QUERIES = 12
 
 
-def held_out(*, weight: float) -> HeldOutRetrieval:
-    """Return two equally near instances; both vote for the right label 0, one also for label 1."""
+def held_out(*, weight: float, harm: bool = False) -> HeldOutRetrieval:
+    """Return two equally near instances; both vote for the right label 0, one also for label 1.
+
+    With `harm`, equal votes harm known queries: the one with both labels has more clicks on 1.
+    """
+    right, none = csr_matrix(np.tile([1.0, 0.0], (2, 1))), csr_matrix((2, 2), dtype=bool)
     memory = OfflineMemory(
         keys=np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], np.float16),
         labels_of=csr_matrix(np.array([[1.0, weight], [1.0, 0.0]], np.float32)),
@@ -128,6 +145,7 @@ def held_out(*, weight: float) -> HeldOutRetrieval:
         positives=csr_matrix(np.tile([1.0, 0.0], (QUERIES, 1))),
         filtered=csr_matrix((QUERIES, 2), dtype=bool),
         inverse_propensities=np.ones(2),
+        known=KnownQueries.of_rows(memory.labels_of if harm else right, none),
     )
 
 
@@ -149,6 +167,14 @@ def test_misleading_weights_are_told(weight: float, best: str | None, said: int)
         "the memory of what is kept votes with relevance binary"
         " (`export bundle --relevance given` overrules it)"
     )
+
+
+def test_equal_votes_are_not_kept_if_they_harm_known_queries() -> None:
+    split = held_out(weight=100.0, harm=True)
+    trials = weight_trials([split], [measure(split, CHOICES)])
+    known = {trial.name: trial.metrics[FIRST] for trial in trials}
+    assert known["given"] > 90 and known["binary"] < 10
+    assert best_relevance(trials) == "given"
 
 
 def test_settings_are_chosen_for_the_votes_that_are_kept() -> None:

@@ -4,17 +4,29 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidConfig
 from tests.support.tiny.training import tiny_dataset
-from training.checkpoints.choices import Choices
+from training.checkpoints.choices import UNCHOSEN, Choices
+from training.datasets.dataset import Dataset, Split, Texts
+from training.evaluation.known_queries import FIRST
 from training.loop.training_data import training_pairs
 from training.recipes import recipe
-from training.selection.memory_choices import DEPTHS, HUBS, MEMORIZATIONS, TAUS, WORDS, choose_on
+from training.selection.memory_choices import (
+    DEPTHS,
+    HUBS,
+    MEMORIZATIONS,
+    MOST_LOST,
+    TAUS,
+    WORDS,
+    choose_on,
+    keeping_known,
+)
 from training.selection.validation import (
+    Slices,
     Validation,
     ValidationSettings,
     criterion,
@@ -123,6 +135,58 @@ def test_what_is_best_on_the_held_out_rows_is_chosen() -> None:
     }
     assert score(chosen) == max(score(each) for each in tried)
     assert chosen.system == "rae"
+
+
+def test_no_choice_loses_known_queries() -> None:
+    """New queries are nearest to their label's text, but known ones were clicked on another label.
+
+    At lambda 0, all new queries and no known ones are answered right; at 1, the other way round.
+    """
+    count, clicked = 16, np.arange(32) % 16
+    clicked[:16] = np.roll(clicked[:16], 1)  # known queries; new ones have their own label
+    labels = np.eye(count, dtype=np.float32)
+    dataset = tiny_dataset()
+    train = Split(
+        instances=Texts.named_by_text(f"query {row}" for row in range(32)),
+        labels_of=csr_matrix((np.ones(32, np.float32), (np.arange(32), clicked)), (32, count)),
+        filtered=csr_matrix((32, count), dtype=bool),
+    )
+    dataset = Dataset(name="x", train=train, test=train, labels=dataset.labels)
+    slices = Slices(kept=np.arange(16), held_out=np.arange(16, 32))
+    instances = np.concatenate([labels, labels])
+    held_out = retrieve_held_out(dataset, slices, instances, labels, depth=max(DEPTHS))
+    start, said = Choices(system="", tau=0.04, memorization=0.7, depth=200), list[str]()
+    chosen = choose_on(held_out, start, metrics=("P@1",), tell=said.append)
+    assert held_out.metrics(replace(start, memorization=0.0))["P@1"] == 100.0
+    assert held_out.known_metrics(replace(start, memorization=0.0))[FIRST] == 0.0
+    assert held_out.known_metrics(chosen)[FIRST] >= 99.5
+    assert any(
+        "is best for new queries, but answers only 0.0 % of the clicks" in one for one in said
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    figures=st.lists(st.tuples(st.integers(0, 9), st.floats(0, 100)), min_size=1, max_size=9),
+    best_known=st.floats(0, 100),
+)
+def test_the_best_choice_that_keeps_known_queries(
+    figures: list[tuple[int, float]], best_known: float
+) -> None:
+    tried = [replace(UNCHOSEN, depth=place + 1) for place in range(len(figures))]
+    said: list[str] = []
+    chosen = keeping_known(
+        tried,
+        score=lambda one: float(figures[one.depth - 1][0]),
+        known=lambda one: figures[one.depth - 1][1],
+        best_known=best_known,
+        tell=said.append,
+    )
+    score, known = figures[chosen.depth - 1]
+    allowed = [one for one in figures if one[1] >= best_known - MOST_LOST]
+    assert score == max(one[0] for one in allowed or [(score, 0.0)])
+    assert known >= best_known - MOST_LOST or known == max(one[1] for one in figures)
+    assert bool(said) == (chosen != max(tried, key=lambda one: figures[one.depth - 1][0]))
 
 
 def test_the_error_is_that_of_the_mean_over_rows() -> None:

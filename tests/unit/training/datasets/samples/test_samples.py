@@ -1,6 +1,7 @@
 """Rows of a sample, and how they become a data set; the table of samples lists all."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from service.core.errors import InvalidData, InvalidInput, MissingExtra
 from training.datasets.dataset import Dataset, Split
-from training.datasets.samples import SAMPLES, build, debian, definitions, load_sample, names
+from training.datasets.samples import SAMPLES, build, debian, definitions, load_sample, names, shop
 from training.datasets.train_test_split import is_test
 
 ROWS = [(f"row {number}", [f"label {number % 3}"]) for number in range(30)]
@@ -184,3 +185,24 @@ def test_labels_of_a_subdivision(tmp_path: Path) -> None:
 def test_a_missing_package_names_the_extra() -> None:
     with pytest.raises(MissingExtra, match=r"no_such_package is not installed.*\[samples\]"):
         names.read_json("no_such_package", "a.json", None)
+
+
+def test_weights_of_a_mapping_are_kept() -> None:
+    dataset = build([("a", {"x": 3, "y": 1.5}), (" a", {"x ": 5}), *ROWS], name="n", source="s")
+    split = dataset.test if "a" in dataset.test.instances.texts else dataset.train
+    row = split.labels_of[split.instances.texts.index("a")]
+    found = {dataset.labels.texts[label]: row[0, label] for label in row.indices.tolist()}
+    assert found == {"x": 5.0, "y": 1.5}
+
+
+def test_half_of_a_shops_clicks_come_from_a_hundred_queries() -> None:
+    clicks, frequent = dict(shop.rows()), shop.frequent_queries()
+    assert clicks == dict(shop.rows())  # the same each time
+    assert len({title for titles in clicks.values() for title in titles}) == shop.PRODUCTS
+    assert sum(map(Counter.total, clicks.values())) == shop.CLICKS
+    assert len(set(frequent)) == shop.FREQUENT
+    of_frequent = [sorted(clicks[query].values()) for query in frequent]
+    assert sum(map(sum, of_frequent)) == pytest.approx(shop.CLICKS / 2, rel=0.01)
+    assert all(len(counts) == 1 or counts[-1] > 2 * counts[-2] for counts in of_frequent)
+    words = frequent[0].split()
+    assert sum(set(words) <= set(query.split()) for query in clicks) > 64  # hold all of its words
