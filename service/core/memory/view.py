@@ -470,8 +470,9 @@ class View:
 
     @cached_property
     def lexicon(self) -> Lexicon:
-        """The words of the texts of all alive rows."""
-        return Lexicon(parts=(self.base.words, *(part.words for part in self.parts)))
+        """The words of the texts of all alive rows, and behind them the encoder's dictionary."""
+        parts = (self.base.words, *(part.words for part in self.parts))
+        return Lexicon(parts=parts, dictionary=self.bundle.dictionary)
 
     def text(self, row: int) -> str:
         """Return the text that was encoded as the row's key."""
