@@ -40,7 +40,7 @@ from service.core.processes.ray_cluster import Cluster
 from service.core.types import Floats, Halves, Role, Spelling
 from training.checkpoints.trained_texts import TrainedTexts
 from training.datasets.dataset import Dataset
-from training.datasets.pair_weights import Relevance, vote_weights, with_relevance
+from training.datasets.pair_weights import Relevance, masses, vote_weights, with_relevance
 from training.progress import Report, stages
 from training.reduction import (
     REPRESENTATIVE,
@@ -331,6 +331,9 @@ def with_aliases(
         indices=np.concatenate([content.indices, columns]),
         instance_texts=[*content.instance_texts, *chain.from_iterable(aliases)],
         vote_weights=None if weights is None else np.pad(weights, (0, count), constant_values=1),
+        masses=None
+        if content.masses is None
+        else np.pad(content.masses, (0, count), constant_values=1),
         hubs=None if hubs is None else np.insert(hubs, first, np.zeros(count, np.float16)),
         aliases=np.arange(first, first + count),
     )
@@ -376,6 +379,7 @@ def _content(
         indptr=votes.indptr,
         indices=votes.indices,
         vote_weights=vote_weights(votes),
+        masses=masses(votes),
         hubs=hubs,
         instance_texts=texts,
         label_ids=dataset.labels.uids,

@@ -80,3 +80,17 @@ def vote_weights(labels_of: csr_matrix) -> Floats | None:
     means = np.add.reduceat(values, starts) / counts[counts > 0]
     weights: Floats = (values / np.repeat(means, counts[counts > 0])).astype(np.float32)
     return weights
+
+
+def masses(labels_of: csr_matrix) -> Floats | None:
+    """Return the weight of each instance [N], float32: the sum of Y = `labels_of` [N, L] over it.
+
+    Instances without labels weigh 1. Returns None if all pairs are equally relevant.
+    """
+    if not labels_of.nnz or labels_of.data.min() == labels_of.data.max():
+        return None
+    sums = np.asarray(labels_of.sum(axis=1), np.float32).ravel()
+    labeled = np.diff(labels_of.indptr) > 0
+    sums[labeled] = np.maximum(sums[labeled], np.finfo(np.float32).tiny)
+    sums[~labeled] = 1.0
+    return sums

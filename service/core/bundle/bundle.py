@@ -18,6 +18,8 @@
 |                                 | below 0 for negative pairs; without it every vote weighs 1 |
 | `values/hours.npy`              | in snapshots: int32, the hour since 1970 from which the    |
 |                                 | weight of each vote decays, 2^31 - 1 if it does not        |
+| `values/masses.npy`             | optional: float32 [N], the weight of each instance in the  |
+|                                 | data (its clicks), above 0; without it every one weighs 1  |
 | `hubs.npy`                      | optional: fp16 [N + L], what is subtracted from the        |
 |                                 | similarities of each row, see `index.hubs`                 |
 | `instances/texts.*`             | instance texts, see `text_store`                           |
@@ -82,6 +84,7 @@ KEYS, BASE_SEGMENT = "keys.npy", "segments/base.index"
 PART_ROWS, PART_KEYS, PART_SEGMENT = "rows.npy", "keys.npy", "base.index"
 INDPTR, INDICES = "values/indptr.npy", "values/indices.npy"
 VOTE_WEIGHTS, VOTE_HOURS = "values/weights.npy", "values/hours.npy"
+MASSES = "values/masses.npy"
 HUBS, RULES = "hubs.npy", "rules.json"
 INSTANCE_TEXTS, CLICKS = "instances/texts", "instances/clicks.npy"
 ALIASES = "instances/aliases.npy"
@@ -111,6 +114,7 @@ class Bundle:
     words: FrozenWords
     vote_weights: Floats | None = None  # of the votes in `indices`; None: every vote weighs 1
     vote_hours: Indices | None = None  # of the votes in `indices`; None: no weight decays
+    masses: Floats | None = None  # [N], weights of instances in the data; None: all weigh 1
     hubs: Halves | None = None  # [N + L], subtracted from the rows' similarities; None: nothing is
     novel: NovelFiles | None = None
     items: ItemFiles | None = None
@@ -261,6 +265,11 @@ def open_bundle(
             if VOTE_HOURS in facts.files
             else None
         ),
+        masses=(
+            mapped(folder / MASSES, np.float32, (memory.instances,))
+            if MASSES in facts.files
+            else None
+        ),
         hubs=mapped(folder / HUBS, np.float16, (memory.rows,)) if facts.predictor.hubs else None,
         instance_texts=TextStore(folder / INSTANCE_TEXTS, count=memory.instances),
         **{
@@ -401,6 +410,9 @@ def _check_numbers(bundle: Bundle) -> None:
         require_within(folder / VOTE_WEIGHTS, bundle.vote_weights, -most, most)
     if bundle.vote_hours is not None:
         require_within(folder / VOTE_HOURS, bundle.vote_hours, 0, 2**31)
+    if bundle.masses is not None:
+        smallest = float(np.finfo(np.float32).tiny)
+        require_within(folder / MASSES, bundle.masses, smallest, MOST_VOTE_WEIGHT)
     if bundle.hubs is not None:
         require_within(folder / HUBS, bundle.hubs, -MOST_HUBNESS, MOST_HUBNESS)
     for name, rows, stop in (

@@ -28,6 +28,7 @@ from service.core.bundle.bundle import (
     INDPTR,
     KEYS,
     LABEL_DETAILS,
+    MASSES,
     PART_KEYS,
     PART_ROWS,
     PART_SEGMENT,
@@ -97,6 +98,7 @@ class BundleContent:
     metrics: dict[str, float]
     vote_weights: Floats | None = None  # of `indices`; None: every vote weighs 1
     vote_hours: Indices | None = None  # of `indices`; None: no weight decays
+    masses: Floats | None = None  # [N], weights of instances in the data; None: all weigh 1
     hubs: Halves | None = None  # [N + L], if the predictor's `hubs` are above 0
     clicks: Rows = field(default_factory=lambda: np.zeros(0, np.int64))  # posted instances
     # Instance rows that are aliases; the label details name those of each label.
@@ -285,6 +287,8 @@ def _write_rows(content: BundleContent, folder: Path) -> None:
         np.save(folder / VOTE_WEIGHTS, content.vote_weights.astype(np.float32))
     if content.vote_hours is not None:
         np.save(folder / VOTE_HOURS, content.vote_hours.astype(np.int32))
+    if content.masses is not None:
+        np.save(folder / MASSES, content.masses.astype(np.float32))
     if content.hubs is not None:
         np.save(folder / HUBS, content.hubs.astype(np.float16))
     for name, rows in ((CLICKS, content.clicks), (ALIASES, content.aliases)):

@@ -20,7 +20,7 @@ from rapidfuzz.distance import OSA
 
 from service.core.index.protocol import Tombstones
 from service.core.lexical.dictionary import NO_DICTIONARY, Dictionary
-from service.core.lexical.word_index import WordIndex, bigrams_of, common
+from service.core.lexical.word_index import WordIndex, bigrams_of, common, letters_of
 from service.core.lexical.words import Chunk, chunks_of, words_of
 from service.core.types import Bools, Doubles, Indices, RowKind, Rows
 
@@ -33,6 +33,7 @@ MOST_MATCHES = 64  # rows of a query
 MOST_COVERED = 1_000  # rows that consist of words of a query
 OWN = 0.8  # what a full match adds to the cosine of a row that words alone can find
 _FEW_MATCHES = 4  # rows that match at least as well as a row that the words identify
+MOST_WEIGHED = 1_000  # rows of a word in one part, whose masses are looked at
 BEHIND = 0.1  # the dictionary's part of a word's share of texts
 ZIPF = 10.0  # rank + ZIPF: the most frequent words are less frequent than 1 / rank says
 _LISTED = 512  # rows that are looked at for one query: those with its rarest words
@@ -148,10 +149,14 @@ class WordPart:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Lexicon:
-    """The words of a view, from those of its parts, and behind them those of a dictionary."""
+    """The words of a view, from those of its parts, and behind them those of a dictionary.
+
+    `masses` says how much rows [b] weigh as texts: a query that was clicked often is no typo.
+    """
 
     parts: Sequence[WordPart]
     dictionary: Dictionary = NO_DICTIONARY
+    masses: Callable[[Rows], Doubles] = lambda rows: np.ones(len(rows))
 
     @cached_property
     def rows(self) -> int:
@@ -178,14 +183,20 @@ class Lexicon:
     def share(self, word: str) -> float:
         """Return the share of texts that contain a word, P(word) of the noisy channel.
 
-        It is the share of rows. A word of the dictionary has `BEHIND` times its share of other
+        It is the share of rows, each with its mass. A word of the dictionary has `BEHIND` times its share of other
         texts as well, by Zipf's law.
         """
-        return self._share(word, self.frequency(word))
-
-    def _share(self, word: str, rows: int) -> float:
         rank = self.dictionary.rank(word)
-        return rows / max(1, self.rows) + (0.0 if rank is None else BEHIND / (rank + ZIPF))
+        real = 0.0 if rank is None else BEHIND / (rank + ZIPF)
+        return self._mass(word) / max(1, self.rows) + real
+
+    def _mass(self, word: str) -> float:
+        """Return the mass of the alive rows that contain a word, estimated if there are many."""
+        rows, weighed = 0, []
+        for part, places in zip(self.parts, self._places(word), strict=True):
+            rows += len(places)
+            weighed.append(part.numbered(places[:MOST_WEIGHED]))
+        return rows * float(self.masses(np.concatenate(weighed)).mean()) if rows else 0.0
 
     def together(self, one: str, other: str) -> int:
         """Return the number of alive rows that contain both words."""
@@ -249,18 +260,21 @@ class Lexicon:
         """Return the known words within an edit distance of another word.
 
         It is the distance of optimal string alignment, in which a transposition is one edit. Words
-        with digits, with fewer than three characters, or without a common bigram are left out.
+        with digits, with fewer than three letters, or without a common bigram are left out.
         """
         bigrams, most = bigrams_of(word), _BIGRAMS_AN_EDIT * distance
         near: dict[str, None] = {}
         for index in (*(part.index for part in self.parts), self.dictionary.words):
             words = list(map(index.word, index.sharing(bigrams, most).tolist()))
             found = process.extract(
-                word, words, scorer=OSA.distance, score_cutoff=distance, limit=None
+                letters_of(word),
+                list(map(letters_of, words)),
+                scorer=OSA.distance,
+                score_cutoff=distance,
+                limit=None,
             )
-            near |= dict.fromkeys(known for known, _, _ in found)
-        counted = ((known, self.frequency(known)) for known in near)
-        alike = (Alike(known, rows, self._share(known, rows)) for known, rows in counted)
+            near |= dict.fromkeys(words[place] for _, _, place in found)
+        alike = (Alike(known, self.frequency(known), self.share(known)) for known in near)
         return [one for one in alike if one.share]
 
     def _places(self, word: str) -> Iterator[Indices]:

@@ -15,7 +15,7 @@ the likeliest alignment. The costs are the negative logarithms of its factors:
 | `begtin`     | `begin`        | another letter is added                 | 5.5  |
 | `recieve`    | `receive`      | neighbors are swapped                   | 2.0  |
 | `seperate`   | `separate`     | a vowel replaces a vowel                | 3.5  |
-| `disent`     | `dissent`      | sounds alike: one consonant for another | 3.5  |
+| `consern`    | `concern`      | sounds alike: one consonant for another | 3.5  |
 | `rexd`       | `read`         | any other letter                        | 5.8  |
 | `rea`        | `read`         | at the end of the word                  | +1.4 |
 | `eceive`     | `receive`      | at the beginning of the word            | +1.8 |

@@ -49,6 +49,7 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
         view.ownership.rows_of_label(column, view.bundle)[0] for column in columns.tolist()
     ]
     votes, counts, weights, hours = view.timed_votes(instances)
+    masses = view.masses(instances)
     new_column = np.full(view.labels.columns, -1, np.int32)
     new_column[columns] = np.arange(len(columns), dtype=np.int32)
     labels = [view.labels.at(column) for column in columns.tolist()]
@@ -68,6 +69,7 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
     return replace(
         content,
         vote_weights=None if weights is None or (weights == PLAIN_WEIGHT).all() else weights,
+        masses=None if (masses == 1.0).all() else masses.astype(np.float32),
         vote_hours=None if hours is None or (hours == PLAIN_HOUR).all() else hours,
         clicks=np.array(
             sorted(

@@ -47,7 +47,7 @@ from service.core.memory.part import (
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.rule_table import RuleTable
 from service.core.memory.shards import EVERYTHING, FoundRows, KeySearch, Scope, Shards
-from service.core.types import Bools, Floats, Halves, Indices, RowKind, Rows
+from service.core.types import Bools, Doubles, Floats, Halves, Indices, RowKind, Rows
 
 TimedVotes = tuple[Indices, Rows, Floats | None, Indices | None]
 
@@ -409,6 +409,23 @@ class View:
             hours = None if hours is None else hours[kept]
         return columns, np.bincount(key_of_vote, minlength=len(rows)), weights, hours
 
+    def masses(self, rows: Rows) -> Doubles:
+        """Return how much `rows` [b] weigh as texts: their clicks in the data, or since then.
+
+        A row without clicks weighs 1, and so does each vote of one that was posted.
+        """
+        masses = np.ones(len(rows))
+        if self.bundle.masses is not None:
+            origins = self.origins(rows)
+            trained = (origins >= 0) & (origins < self.bundle.instances)
+            masses[trained] = self.bundle.masses[origins[trained]]
+        learned = np.flatnonzero(rows >= self.base_rows)
+        for found in self._votes_by_part(rows[learned]):
+            if found.weights is not None:
+                vote_of = np.repeat(learned[found.places], found.counts)
+                np.maximum.at(masses, vote_of, found.weights)
+        return masses
+
     def posted(self, rows: Rows) -> Bools:
         """Return which of `rows` [b] were posted since the training."""
         origins = self.origins(rows)
@@ -472,7 +489,7 @@ class View:
     def lexicon(self) -> Lexicon:
         """The words of the texts of all alive rows, and behind them the encoder's dictionary."""
         parts = (self.base.words, *(part.words for part in self.parts))
-        return Lexicon(parts=parts, dictionary=self.bundle.dictionary)
+        return Lexicon(parts=parts, dictionary=self.bundle.dictionary, masses=self.masses)
 
     def text(self, row: int) -> str:
         """Return the text that was encoded as the row's key."""
