@@ -53,6 +53,10 @@ class Dictionary:
             raise BundleAltered(f"{self.path} is not a tokenizer: {error}") from error
         return index_texts(list(whole_words(vocabulary)))
 
+    def prepare(self) -> None:
+        """Read the words now, so that the first misspelled query does not wait for them."""
+        len(self.words.words)
+
     def rank(self, word: str) -> int | None:
         """Return the number of words that are more frequent; None for a word that is not here."""
         number = self.words.find(word)

@@ -183,8 +183,8 @@ class Lexicon:
     def share(self, word: str) -> float:
         """Return the share of texts that contain a word, P(word) of the noisy channel.
 
-        It is the share of rows, each with its mass. A word of the dictionary has `BEHIND` times its share of other
-        texts as well, by Zipf's law.
+        It is the share of rows, each with its mass. A word of the dictionary has `BEHIND` times its
+        share of other texts as well, by Zipf's law.
         """
         rank = self.dictionary.rank(word)
         real = 0.0 if rank is None else BEHIND / (rank + ZIPF)

@@ -1,19 +1,20 @@
 """What rules do to the answer of one query: they change the view, and they pin labels.
 
-Filters narrow the view before the search. Hidden labels leave its table after the search, so other
-labels keep their scores. Boosts are factors in the table, and pins are put in place at the end.
+Filters narrow the view, and the query is then read and searched again, as with the same filter in
+the request. Hidden labels leave its table after the search, so other labels keep their scores.
+Boosts are factors in the table, and pins are put in place at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from service.core.label_filter import LabelFilter
 from service.core.memory.filtered_view import filtered
 from service.core.memory.view import View
 from service.core.rules import Boost, Pin, Rule
-from service.core.types import Bools, Reading
+from service.core.types import Bools, FusedItem, Reading
 
 Only = Callable[[View, LabelFilter], View]  # returns a view of the labels alone that pass
 
@@ -23,37 +24,34 @@ class Steering:
     """The `rules` that act on one query, and the `view` from which it is answered.
 
     `pins` are the columns of pinned labels by position, from 0. `without` are the columns that
-    would answer without the rules, if the request asks for explanations.
+    would answer without the rules, if the request asks for explanations. `again` is there if
+    filters narrowed the view: the query as it was then read, and the items that it attended to.
     """
 
     rules: Sequence[Rule]
     view: View
     pins: dict[int, int]
     without: Sequence[int] = ()
-
-    @property
-    def filtered(self) -> bool:
-        """Whether the rules leave out labels by a filter, so that the query is searched again."""
-        return any(rule.filter is not None for rule in self.rules)
+    again: tuple[Reading, tuple[FusedItem, ...] | None] | None = None
 
 
-def steering_of(view: View, reading: Reading, only: Only) -> Steering | None:
-    """Return what the view's rules do to a query, as typed or as read; None if no rule acts."""
-    rules = view.rules.acting_on(reading.query, reading.text)
-    if not rules:
-        return None
-    filters = tuple(rule.filter for rule in rules if rule.filter is not None)
-    narrowed = only(view, LabelFilter(all=filters)) if filters else view
-    labels = narrowed.labels
-    hidden = _columns(narrowed, [label_id for rule in rules for label_id in rule.hide])
+def narrowed_by(view: View, rules: Iterable[Rule], only: Only) -> View:
+    """Return a view of the labels alone that pass the filters of rules, at least one."""
+    return only(view, LabelFilter(all=tuple(rule.filter for rule in rules if rule.filter)))
+
+
+def steering_of(view: View, rules: Sequence[Rule]) -> Steering:
+    """Return what rules do to an answer; their filters have narrowed the view already."""
+    labels = view.labels
+    hidden = _columns(view, [label_id for rule in rules for label_id in rule.hide])
     if hidden:
         labels = labels.without(hidden)
     for rule in rules:
         if rule.boost is not None:
-            labels = labels.boosted(_boosted(narrowed, rule.boost), rule.boost.factor)
-    narrowed = replace(narrowed, labels=labels) if labels is not narrowed.labels else narrowed
-    pins = _pins(narrowed, [pin for rule in rules for pin in rule.pins])
-    return Steering(rules=rules, view=narrowed, pins=pins)
+            labels = labels.boosted(_boosted(view, rule.boost), rule.boost.factor)
+    view = replace(view, labels=labels) if labels is not view.labels else view
+    pins = _pins(view, [pin for rule in rules for pin in rule.pins])
+    return Steering(rules=rules, view=view, pins=pins)
 
 
 def _columns(view: View, label_ids: Sequence[str]) -> list[int]:
