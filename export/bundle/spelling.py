@@ -14,11 +14,11 @@ from export.bundle.hidden_rows import HiddenRows
 from service.core.bundle.manifest import Manifest
 from service.core.memory.view import View
 from service.core.text_identity import identity
-from service.core.types import Prediction, PredictOptions, Spelling
+from service.core.types import Bools, Prediction, PredictOptions, Spelling
 from training.evaluation.noise import with_typo
 from training.progress import Report
 
-MOST_LOST = 0.1  # points of P@1 of queries without a typo
+NOISE = 2.0  # standard errors of a difference of P@1
 _SHOWN = 5  # keywords: the first may be the query itself, which is no answer to it
 _REPORTED = 100  # rows
 
@@ -26,8 +26,8 @@ _REPORTED = 100  # rows
 def choose_spelling(hidden: HiddenRows, *, report: Report) -> Manifest:
     """Return the bundle's manifest with its spelling, and the P@1 with and without it, in percent.
 
-    Spelling is "auto" if it gains on queries with a typo and does not lose more than `MOST_LOST` on
-    others, and if there is no row to measure with.
+    Spelling is "auto" unless it loses, beyond the noise of so many rows, on queries with a typo or
+    on others.
     """
     facts, rows = hidden.bundle.manifest, hidden.rows
     if not rows:
@@ -41,8 +41,8 @@ def choose_spelling(hidden: HiddenRows, *, report: Report) -> Manifest:
         hits[place] = [right for text in texts for right in _are_right(hidden, row, text)]
     report("measure spelling", len(rows), len(rows))
     clean, corrected, typo, corrected_typo = (100 * hits.mean(axis=0)).tolist()
-    gains = corrected_typo > typo and corrected >= clean - MOST_LOST
-    chosen: Spelling = "auto" if gains else "off"
+    loses = _loses(hits[:, 0], hits[:, 1]) or _loses(hits[:, 2], hits[:, 3])
+    chosen: Spelling = "off" if loses else "auto"
     metrics = {
         "spelling.P@1_off": clean,
         "spelling.P@1_auto": corrected,
@@ -50,6 +50,12 @@ def choose_spelling(hidden: HiddenRows, *, report: Report) -> Manifest:
         "spelling.typo_P@1_auto": corrected_typo,
     }
     return replace(facts, spelling=chosen, metrics={**facts.metrics, **metrics})
+
+
+def _loses(off: Bools, auto: Bools) -> bool:
+    """Return whether fewer of the same queries [n] are right with "auto", beyond noise."""
+    lost = off.astype(np.float64) - auto
+    return bool(lost.mean() > NOISE * lost.std() / np.sqrt(len(lost)))
 
 
 def _are_right(hidden: HiddenRows, row: int, query: str) -> tuple[bool, bool]:

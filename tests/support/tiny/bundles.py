@@ -67,6 +67,7 @@ def make_bundle(
     log: str = "",
     vote_weights: Sequence[float] | None = None,
     hubs: Sequence[float] | None = None,
+    masses: Sequence[float] | None = None,
     aliases: Sequence[int] = (),
     novel: int | None = None,
     items: Mapping[str, str] | None = None,
@@ -78,7 +79,8 @@ def make_bundle(
 
     `novel` is a seed and adds IRENE's files, with classifiers of all labels except the last one.
     `items` maps ids to texts and adds an item memory. `reranked` adds a reranker of that many
-    candidates. `hubs` are subtracted from the similarities of the rows. `aliases` are instance
+    candidates. `hubs` are subtracted from the similarities of the rows. `masses` are weights of
+    instances in the data. `aliases` are instance
     rows. The keys are divided into `parts`.
     """
     catalogue = catalogue or Catalogue()
@@ -115,6 +117,7 @@ def make_bundle(
             log=log,
             vote_weights=None if vote_weights is None else np.array(vote_weights, np.float32),
             hubs=None if hubs is None else np.array(hubs, np.float16),
+            masses=None if masses is None else np.array(masses, np.float32),
             aliases=np.array(aliases, np.int64),
             items=items and tiny_items(source, encoder, items),
             parts=parts,
@@ -129,6 +132,7 @@ def write_whole_bundle(target: Path, **options: Any) -> Path:
     weights = [1.0, 0.5, 1.5, 1.0, 0.5, 1.5, 1.0, 1.0, 1.0]
     parts = {"novel": 0, "items": ITEMS, "reranked": 4, "vote_weights": weights}
     parts |= {"hubs": np.linspace(-0.1, 0.1, len(INSTANCES) + len(LABELS))}
+    parts |= {"masses": np.linspace(0.5, 9.0, len(INSTANCES))}
     return make_bundle(target, **parts, version=7, log="0f" * 16, **options)
 
 

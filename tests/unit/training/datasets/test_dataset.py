@@ -12,7 +12,7 @@ from service.core.errors import InvalidInput
 from tests.support.tiny.training import tiny_dataset
 from training.datasets.dataset import Dataset, Propensity, Split, Texts
 from training.datasets.lf_xmc.rows import SparseRows
-from training.datasets.pair_weights import relevance, vote_weights, with_relevance
+from training.datasets.pair_weights import masses, relevance, vote_weights, with_relevance
 from training.datasets.propensity import inverse_propensity, label_frequency
 
 LABELS = Texts(uids=("a", "b", "c"), texts=("A", "B", "C"))
@@ -108,3 +108,13 @@ def test_votes_weigh_one_in_the_mean_of_each_row() -> None:
 @pytest.mark.parametrize("rows", [[[1.0, 1.0], [0.0, 1.0]], [[0.3, 0.3], [0.0, 5.0]], [[0.0, 0.0]]])
 def test_equally_relevant_labels_need_no_weights(rows: list[list[float]]) -> None:
     assert vote_weights(csr_matrix(rows)) is None
+
+
+def test_masses_are_the_summed_weights_of_instances() -> None:
+    clicks = csr_matrix(np.array([[30.0, 2.0], [0.0, 0.0], [0.0, 1e-60]]))
+    clicks.eliminate_zeros()
+    [known, unlabeled, decayed] = masses(clicks).tolist()  # type: ignore[union-attr]
+    assert (known, unlabeled) == (32.0, 1.0)
+    assert 0.0 < decayed < 1e-30
+    assert masses(csr_matrix(np.ones((2, 2)))) is None
+    assert masses(csr_matrix((2, 2))) is None
