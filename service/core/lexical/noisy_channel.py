@@ -21,8 +21,8 @@ the likeliest alignment. The costs are the negative logarithms of its factors:
 | `eceive`     | `receive`      | at the beginning of the word            | +1.8 |
 
 They were fitted by maximum likelihood to 4,000 misspellings that people made (section "Misspelled
-queries" of training/lab/measured/notes.md). Letters of neighboring keys replace each other as rarely as others
-there, so keyboards do not count.
+queries" of training/lab/measured/notes.md). Letters of neighboring keys replace each other as
+rarely as others there, so keyboards do not count.
 """
 
 from __future__ import annotations
