@@ -16,25 +16,26 @@ from service.core.text_identity import identity
 from service.core.types import Bools, PredictOptions, Spelling
 from training.progress import Report
 
-MOST_LOST = 0.1  # points of P@1 of queries without a typo
+NOISE = 2.0  # standard errors of a difference of P@1
 SHOWN = 10  # keywords: the first may be the query itself, which is no answer to it
 
 
 def choose_spelling(hidden: HiddenRows, *, report: Report) -> Manifest:
     """Return the bundle's manifest with its spelling, and the P@1 with and without it, in percent.
 
-    Spelling is "auto" if it gains on queries with a typo and does not lose more than `MOST_LOST` on
-    others, and if there is no row to measure with.
+    Spelling is "auto" unless it loses, beyond the noise of so many rows, on queries with a typo or
+    on others.
     """
     facts, rows = hidden.bundle.manifest, hidden.rows
     if not rows:
         return replace(facts, spelling="auto")
     texts = [*map(hidden.text, rows), *hidden.typos()]
     right = _right(hidden, list(zip([*rows, *rows], texts, strict=True)), report=report)
-    figures = 100 * np.array([half.mean(axis=0) for half in np.split(right, 2)])  # [clean, typo]
+    halves = np.split(right, 2)  # [n, 2] of the texts, and of the texts with a typo
+    figures = 100 * np.array([half.mean(axis=0) for half in halves])
     (clean, corrected), (typo, corrected_typo) = figures.tolist()
-    gains = corrected_typo > typo and corrected >= clean - MOST_LOST
-    chosen: Spelling = "auto" if gains else "off"
+    loses = any(_loses(off, auto) for off, auto in (half.T for half in halves))
+    chosen: Spelling = "off" if loses else "auto"
     metrics = {
         "spelling.P@1_off": clean,
         "spelling.P@1_auto": corrected,
@@ -42,6 +43,12 @@ def choose_spelling(hidden: HiddenRows, *, report: Report) -> Manifest:
         "spelling.typo_P@1_auto": corrected_typo,
     }
     return replace(facts, spelling=chosen, metrics={**facts.metrics, **metrics})
+
+
+def _loses(off: Bools, auto: Bools) -> bool:
+    """Return whether fewer of the same queries [n] are right with "auto", beyond noise."""
+    lost = off.astype(np.float64) - auto
+    return bool(lost.mean() > NOISE * lost.std() / np.sqrt(len(lost)))
 
 
 def _right(hidden: HiddenRows, queries: Sequence[Query], *, report: Report) -> Bools:

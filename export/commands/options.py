@@ -100,8 +100,8 @@ class PredictorOptions:
         similarity, 0 to 1. Default: as chosen in training, otherwise 0.
     spelling
         auto: search a misspelled query as it was meant; off: as it is. A request may choose
-        otherwise. Default: auto, unless it loses more than 0.1 points of P@1 on rows of the bundle
-        whose own text is hidden.
+        otherwise. Default: auto, unless it loses P@1, beyond noise, on rows of the bundle whose own
+        text is hidden.
     """
 
     tau: float | None = None

@@ -17,6 +17,7 @@ from service.core.prediction.predictor import (
     AttendedItems,
     Predictor,
     Stopwatch,
+    as_answered,
     explained_items,
     explained_rules,
     texts_of,
@@ -85,7 +86,11 @@ def _rankings(
         found = predictor.search(view, readings[batch], searched, options)
         rankings = predictor.rank(view, found, options, watch)
         chosen = (items[place] for place in found.places)
-        yield from zip(distinct[batch], found.readings, rankings, chosen, strict=True)
+        for query, reading, attended, ranking in zip(
+            distinct[batch], found.readings, chosen, rankings, strict=True
+        ):
+            answered, of_answer = as_answered(reading, attended, ranking)
+            yield query, answered, ranking, of_answer
 
 
 def _fused(

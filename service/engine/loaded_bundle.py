@@ -107,6 +107,7 @@ class LoadedBundle:
         """
         barrier = threading.Barrier(threads)
         self.memory.view.labels.base_identities.prepare()
+        self.bundle.dictionary.prepare()
         if self.memory.view.items is not None:
             self.memory.view.items.base.prepare()
         view, options = self.memory.view, self.bundle.manifest.options(PredictOptions())

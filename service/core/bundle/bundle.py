@@ -74,6 +74,7 @@ from service.core.files.text_store import TextStore
 from service.core.index.devices import ScanDevice
 from service.core.index.key_parts import KeyPart, KeyShare, PartedKeys, PartedSegment, parts_of
 from service.core.index.protocol import Keys, Segment, batches
+from service.core.lexical.dictionary import Dictionary
 from service.core.lexical.word_index import FrozenWords
 from service.core.rules import Rule, from_document
 from service.core.types import Floats, Halves, Indices, Rows
@@ -137,6 +138,11 @@ class Bundle:
         if self.manifest.parts is None:
             return np.flatnonzero(share.holds(self.keys))
         return self.parts[share.index].rows
+
+    @cached_property
+    def dictionary(self) -> Dictionary:
+        """The whole words of the encoder's tokenizer."""
+        return Dictionary(self.folder / TOKENIZER)
 
     @cached_property
     def wordless(self) -> Rows:

@@ -19,7 +19,8 @@ from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
 from service.core.index.protocol import Tombstones
-from service.core.lexical.word_index import WordIndex, bigrams_of, common
+from service.core.lexical.dictionary import NO_DICTIONARY, Dictionary
+from service.core.lexical.word_index import WordIndex, bigrams_of, common, letters_of
 from service.core.lexical.words import Chunk, chunks_of, words_of
 from service.core.types import Bools, Doubles, Indices, RowKind, Rows
 
@@ -32,15 +33,18 @@ MOST_MATCHES = 64  # rows of a query, and those that match as well as the last o
 MOST_COVERED = 1_000  # rows that consist of words of a query
 OWN = 0.8  # what a full match adds to the cosine of a row that words alone can find
 _FEW_MATCHES = 4  # rows that match at least as well as a row that the words identify
+MOST_WEIGHED = 1_000  # rows of a word in one part, whose masses are looked at
+BEHIND = 0.1  # the dictionary's part of a word's share of texts
+ZIPF = 10.0  # rank + ZIPF: the most frequent words are less frequent than 1 / rank says
 _LISTED = 512  # rows that are looked at for one query: those with its rarest words
 
 
 class Alike(NamedTuple):
-    """A known word near a misspelled one; the better ones are less."""
+    """A known word near a misspelled one: how many rows have it, and its `share` of texts."""
 
-    distance: int
-    minus_rows: int
     word: str
+    rows: int
+    share: float
 
 
 class Match(NamedTuple):
@@ -195,9 +199,14 @@ class WordPart:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Lexicon:
-    """The words of a view, from those of its parts."""
+    """The words of a view, from those of its parts, and behind them those of a dictionary.
+
+    `masses` says how much rows [b] weigh as texts: a query that was clicked often is no typo.
+    """
 
     parts: Sequence[WordPart]
+    dictionary: Dictionary = NO_DICTIONARY
+    masses: Callable[[Rows], Doubles] = lambda rows: np.ones(len(rows))
 
     @cached_property
     def rows(self) -> int:
@@ -216,6 +225,28 @@ class Lexicon:
     def knows(self, word: str) -> bool:
         """Return whether an alive row contains a word."""
         return any(part.has(word) for part in self.parts)
+
+    def is_known(self, word: str) -> bool:
+        """Return whether an alive row contains a word, or the dictionary has it."""
+        return self.knows(word) or self.dictionary.rank(word) is not None
+
+    def share(self, word: str) -> float:
+        """Return the share of texts that contain a word, P(word) of the noisy channel.
+
+        It is the share of rows, each with its mass. A word of the dictionary has `BEHIND` times its
+        share of other texts as well, by Zipf's law.
+        """
+        rank = self.dictionary.rank(word)
+        real = 0.0 if rank is None else BEHIND / (rank + ZIPF)
+        return self._mass(word) / max(1, self.rows) + real
+
+    def _mass(self, word: str) -> float:
+        """Return the mass of the alive rows that contain a word, estimated if there are many."""
+        rows, weighed = 0, []
+        for part, places in zip(self.parts, self._places(word), strict=True):
+            rows += len(places)
+            weighed.append(part.numbered(places[:MOST_WEIGHED]))
+        return rows * float(self.masses(np.concatenate(weighed)).mean()) if rows else 0.0
 
     def together(self, one: str, other: str) -> int:
         """Return the number of alive rows that contain both words."""
@@ -293,21 +324,25 @@ class Lexicon:
         return np.sort(rows[np.lexsort((-rows, -sizes))[:MOST_COVERED]])
 
     def alike(self, word: str, distance: int) -> list[Alike]:
-        """Return the known words within an edit distance of another word, the best first.
+        """Return the known words within an edit distance of another word.
 
         It is the distance of optimal string alignment, in which a transposition is one edit. Words
-        with digits, with fewer than three characters, or without a common bigram are left out.
+        with digits, with fewer than three letters, or without a common bigram are left out.
         """
         bigrams, most = bigrams_of(word), _BIGRAMS_AN_EDIT * distance
-        edits: dict[str, int] = {}
-        for part in self.parts:
-            words = list(map(part.index.word, part.index.sharing(bigrams, most).tolist()))
+        near: dict[str, None] = {}
+        for index in (*(part.index for part in self.parts), self.dictionary.words):
+            words = list(map(index.word, index.sharing(bigrams, most).tolist()))
             found = process.extract(
-                word, words, scorer=OSA.distance, score_cutoff=distance, limit=None
+                letters_of(word),
+                list(map(letters_of, words)),
+                scorer=OSA.distance,
+                score_cutoff=distance,
+                limit=None,
             )
-            edits |= {known: int(steps) for known, steps, _ in found}
-        counted = ((steps, self.frequency(known), known) for known, steps in edits.items())
-        return sorted(Alike(steps, -rows, known) for steps, rows, known in counted if rows)
+            near |= dict.fromkeys(words[place] for _, _, place in found)
+        alike = (Alike(known, self.frequency(known), self.share(known)) for known in near)
+        return [one for one in alike if one.share]
 
     def _places(self, word: str) -> Iterator[Indices]:
         return (part.places(word) for part in self.parts)

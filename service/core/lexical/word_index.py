@@ -3,14 +3,16 @@
 The index of a bundle or of a sealed part never changes (`FrozenWords`). The index of live rows
 grows with them (`LiveWords`): a reader passes the number of rows that its view counts.
 
-Only words that a misspelled one may stand for have bigrams: at least three characters, no digit
-and no symbol.
+Only words that a misspelled one may stand for have bigrams: at least three letters, no digit and no
+symbol. The letters of a Hangul syllable are its two or three jamo, as they are typed.
 
 Shapes: n rows, W words, P postings, G distinct bigrams, E entries of bigrams.
 """
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +29,8 @@ from service.core.growing import Growing
 from service.core.lexical.words import is_spelled, words_of
 from service.core.types import Indices, Rows
 
-LEAST_CHARACTERS = 3  # of a word that has bigrams
+LEAST_LETTERS = 3  # of a word that has bigrams
+_HANGUL = re.compile("[\uac00-\ud7a3]")
 _BLOCK = 32  # words
 # Estimated bytes of main memory of live words, measured as the growth of a process.
 _BYTES_A_WORD = 300  # the word, its entries in maps, its first rows
@@ -85,16 +88,23 @@ class WordIndex(Protocol):
         ...
 
 
+def letters_of(word: str) -> str:
+    """Return a folded word letter by letter: the syllables of Hangul as jamo."""
+    if word.isascii() or not _HANGUL.search(word):
+        return word
+    return unicodedata.normalize("NFD", word)
+
+
 def bigrams_of(word: str) -> list[int]:
-    """Return the distinct bigrams of a word, with a boundary (0) before and after the word."""
-    points = [0, *map(ord, word), 0]
+    """Return the distinct bigrams of letters, with a boundary (0) before and after the word."""
+    points = [0, *map(ord, letters_of(word)), 0]
     pairs = pairwise(points)
     return list(dict.fromkeys(first << _CODE_POINT_BITS | second for first, second in pairs))
 
 
 def has_bigrams(word: str) -> bool:
     """Return whether a misspelled word may stand for this one."""
-    return len(word) >= LEAST_CHARACTERS and is_spelled(word)
+    return len(letters_of(word)) >= LEAST_LETTERS and is_spelled(word)
 
 
 def common(found: Sequence[Indices]) -> Indices:
@@ -357,8 +367,9 @@ def _frozen(words: Sequence[str], occurrences: Indices, places: Indices) -> Froz
 def _bigrams(words: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64], Indices]:
     """Return the distinct bigrams [G] of words [W], and the words [E] of each as a CSR matrix."""
     listed = [number for number, word in enumerate(words) if has_bigrams(word)]
-    lengths = np.array([len(words[number]) + 1 for number in listed], np.int64)
-    joined = "\0" + "".join(f"{words[number]}\0" for number in listed)
+    spelled = [letters_of(words[number]) for number in listed]
+    lengths = np.array([len(letters) + 1 for letters in spelled], np.int64)
+    joined = "\0" + "".join(f"{letters}\0" for letters in spelled)
     points = np.frombuffer(joined.encode("utf-32-le"), np.uint32).astype(np.int64)
     keys = points[:-1] << _CODE_POINT_BITS | points[1:]
     numbers = np.repeat(np.array(listed, np.int32), lengths)

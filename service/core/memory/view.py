@@ -47,7 +47,7 @@ from service.core.memory.part import (
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.rule_table import RuleTable
 from service.core.memory.shards import EVERYTHING, FoundRows, KeySearch, Scope, Shards
-from service.core.types import Bools, Floats, Halves, Indices, RowKind, Rows
+from service.core.types import Bools, Doubles, Floats, Halves, Indices, RowKind, Rows
 
 TimedVotes = tuple[Indices, Rows, Floats | None, Indices | None]
 
@@ -408,6 +408,25 @@ class View:
             hours = None if hours is None else hours[kept]
         return columns, np.bincount(key_of_vote, minlength=len(rows)), weights, hours
 
+    def masses(self, rows: Rows) -> Doubles:
+        """Return how much `rows` [b] weigh as texts: the clicks for which their votes stand.
+
+        Rows weigh 1 if neither the data nor posted clicks have weights.
+        """
+        masses, clicks = np.ones(len(rows)), self.bundle.vote_clicks
+        for found in self._votes_by_part(rows):
+            if found.weights is None and clicks is None:
+                continue
+            voted, count = np.repeat(found.places, found.counts), len(rows)
+            for_them = None if found.weights is None else np.maximum(found.weights, 0.0)
+            sums = np.bincount(voted, for_them, minlength=count)[found.places]
+            masses[found.places] = np.where(sums > 0.0, sums, 1.0)
+        if clicks is not None:
+            origins = self.origins(rows)
+            trained = (origins >= 0) & (origins < self.bundle.instances)
+            masses[trained] *= clicks[origins[trained]]
+        return masses
+
     def posted(self, rows: Rows) -> Bools:
         """Return which of `rows` [b] were posted since the training."""
         origins = self.origins(rows)
@@ -469,8 +488,9 @@ class View:
 
     @cached_property
     def lexicon(self) -> Lexicon:
-        """The words of the texts of all alive rows."""
-        return Lexicon(parts=(self.base.words, *(part.words for part in self.parts)))
+        """The words of the texts of all alive rows, and behind them the encoder's dictionary."""
+        parts = (self.base.words, *(part.words for part in self.parts))
+        return Lexicon(parts=parts, dictionary=self.bundle.dictionary, masses=self.masses)
 
     def text(self, row: int) -> str:
         """Return the text that was encoded as the row's key."""

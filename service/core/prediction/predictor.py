@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from itertools import islice, repeat
+from operator import attrgetter
 from threading import Lock
 from time import perf_counter
 from typing import Any
@@ -34,7 +35,14 @@ from service.core.prediction.diversity import maximal_marginal_relevance
 from service.core.prediction.ranking import Ranker, Ranking, open_ranker
 from service.core.prediction.reranking.reranker import Reranker
 from service.core.prediction.scoring import places
-from service.core.prediction.steering import Only, Steering, Steerings, only_passing
+from service.core.prediction.steering import (
+    Only,
+    Steering,
+    Steerings,
+    narrowed_by,
+    only_passing,
+)
+from service.core.rules import Rule
 from service.core.types import (
     Answer,
     Evidence,
@@ -55,6 +63,7 @@ EVIDENCE_ROWS = 10  # the most rows that explain one keyword
 MOST_TYPED = 20_000  # labels of one query that may have the match types of a request
 MOST_DIVERSE = 100  # labels of one query among which diversity chooses
 MOST_READ = 1_000  # of these, the best that are compared even if they have other words
+MOST_READ_AGAIN = 3  # times that a query is read for filters of rules; then it stays as typed
 _DEEPER = 4  # times as many rows, if those found vote for too few labels
 
 
@@ -185,19 +194,25 @@ class Predictor:
         self._cache = cache or QueryCache(0)
         self._ranker = ranker or open_ranker()
         self._reranker, self._confidence = reranker, confidence or {}
-        self._steerings = Steerings(only)
+        self._only, self._steerings = only, Steerings()
 
     def predict(self, view: View, queries: Sequence[str], options: PredictOptions) -> Answer:
         """Answer `queries` from `view`, with texts and, on request, evidence."""
         watch = Stopwatch()
+        searched, items = self._searched(view, queries, options, watch)
+        with watch.stage("score"):
+            predictions = self.predictions(view, searched, options, items, watch)
+        return Answer(version=view.version, predictions=predictions, seconds=watch.seconds)
+
+    def _searched(
+        self, view: View, queries: Sequence[str], options: PredictOptions, watch: Stopwatch
+    ) -> tuple[Searched, Sequence[AttendedItems]]:
+        """Read, encode, fuse and search queries; returns also the items of all readings."""
         readings = self.read(view, queries, options, watch)
         fused = self.fuse(view, self.encode(texts_of(readings), watch), options, watch)
         with watch.stage("retrieve"):
             searched = self.search(view, readings, fused.vectors, options)
-        with watch.stage("score"):
-            items = explained_items(view, fused, options)
-            predictions = self.predictions(view, searched, options, items, watch)
-        return Answer(version=view.version, predictions=predictions, seconds=watch.seconds)
+        return searched, explained_items(view, fused, options)
 
     def predictions(
         self,
@@ -212,20 +227,21 @@ class Predictor:
         `items` of all readings come from `explained_items`. The stage "rerank" nests in the current
         stage.
         """
+        predictions = []
         rankings = self.rank(view, searched, options, watch)
-        return tuple(
-            Prediction(
-                reading=reading,
-                keywords=self.keywords(view, reading, ranking, options),
-                items=items[place],
-                score_kind=ranking.score_kind,
-                partial=searched.partial,
-                **explained_rules(view, ranking, options),
+        for first, place, ranking in zip(searched.readings, searched.places, rankings, strict=True):
+            reading, attended = as_answered(first, items[place], ranking)
+            predictions.append(
+                Prediction(
+                    reading=reading,
+                    keywords=self.keywords(view, reading, ranking, options),
+                    items=attended,
+                    score_kind=ranking.score_kind,
+                    partial=searched.partial,
+                    **explained_rules(view, ranking, options),
+                )
             )
-            for reading, place, ranking in zip(
-                searched.readings, searched.places, rankings, strict=True
-            )
-        )
+        return tuple(predictions)
 
     def read(
         self, view: View, queries: Sequence[str], options: PredictOptions, watch: Stopwatch
@@ -358,23 +374,55 @@ class Predictor:
             yield from self._ranked(view, searched, options, watch)
             return
         for place, reading in enumerate(searched.readings):
-            steering = self._steerings.of(view, reading)
             of_query = searched.part(slice(place, place + 1))
-            if steering is None:
+            acting = view.rules.acting_on(reading.query, reading.text)
+            if not acting:
                 yield from self._ranked(view, of_query, options, watch)
                 continue
+            if any(rule.filter is not None for rule in acting):
+                steering, steered = self._narrowed(view, of_query, acting, options, watch)
+            else:
+                steering, steered = self._steerings.of(view, acting), of_query
             if options.explain:
                 [without] = self._ranked(view, of_query, options, watch)
                 steering = replace(steering, without=without.columns)
-            yield self._steered(steering, of_query, options, watch)
+            yield self._steered(steering, steered, options, watch)
+
+    def _narrowed(
+        self,
+        view: View,
+        searched: Searched,
+        acting: Sequence[Rule],
+        options: PredictOptions,
+        watch: Stopwatch,
+    ) -> tuple[Steering, Searched]:
+        """Read and search one query again among the labels that the filters of `acting` leave.
+
+        So it is answered as with the same filters in the request. As it is then read, further rules
+        may act, and others no longer.
+        """
+        [reading], narrowed, attended = searched.readings, view, None
+        filtering: dict[str, Rule] = {}
+        turn = 0
+        while new := {one.id: one for one in acting if one.filter and one.id not in filtering}:
+            turn += 1
+            if turn > MOST_READ_AGAIN:
+                options = replace(options, spelling=False)
+            filtering |= new
+            narrowed = narrowed_by(view, filtering.values(), self._only)
+            searched, items = self._searched(narrowed, [reading.query], options, watch)
+            [reading], [place] = searched.readings, searched.places
+            attended = items[place]
+            acting = view.rules.acting_on(reading.query, reading.text)
+        rules = {rule.id: rule for rule in (*filtering.values(), *acting)}.values()
+        steering = self._steerings.of(narrowed, sorted(rules, key=attrgetter("precedence")))
+        return replace(steering, again=(reading, attended)), searched
 
     def _steered(
         self, steering: Steering, searched: Searched, options: PredictOptions, watch: Stopwatch
     ) -> Ranking:
         """Return the ranking of one query on which rules act."""
         view, pins = steering.view, steering.pins
-        if steering.filtered:
-            searched = self.search(view, [tuple(searched.readings)], searched.vectors, options)
         if not pins:
             [ranking] = self._ranked(view, searched, options, watch)
             return ranking._replace(steering=steering)
@@ -497,6 +545,14 @@ class Predictor:
                 )
             )
         return tuple(keywords)
+
+
+def as_answered(
+    reading: Reading, items: AttendedItems, ranking: Ranking
+) -> tuple[Reading, AttendedItems]:
+    """Return a query as it was answered: otherwise than first read if rules narrowed the view."""
+    steering = ranking.steering
+    return (reading, items) if steering is None or steering.again is None else steering.again
 
 
 def explained_rules(view: View, ranking: Ranking, options: PredictOptions) -> dict[str, Any]:

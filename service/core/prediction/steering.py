@@ -1,12 +1,13 @@
 """What rules do to the answer of one query: they change the view, and they pin labels.
 
-Filters narrow the view before the search. Hidden labels leave its table after the search, so other
-labels keep their scores. Boosts are factors in the table, and pins are put in place at the end.
+Filters narrow the view, and the query is then read and searched again, as with the same filter in
+the request. Hidden labels leave its table after the search, so other labels keep their scores.
+Boosts are factors in the table, and pins are put in place at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
@@ -16,7 +17,7 @@ from service.core.label_filter import LabelFilter
 from service.core.memory.filtered_view import filtered
 from service.core.memory.view import View
 from service.core.rules import Boost, Pin, Rule
-from service.core.types import Bools, Reading
+from service.core.types import Bools, FusedItem, Reading
 
 KEPT_STEERINGS = 8  # of a predictor
 
@@ -28,18 +29,15 @@ class Steering:
     """The `rules` that act on one query, and the `view` from which it is answered.
 
     `pins` are the columns of pinned labels by position, from 0. `without` are the columns that
-    would answer without the rules, if the request asks for explanations.
+    would answer without the rules, if the request asks for explanations. `again` is there if
+    filters narrowed the view: the query as it was then read, and the items that it attended to.
     """
 
     rules: Sequence[Rule]
     view: View
     pins: dict[int, int]
     without: Sequence[int] = ()
-
-    @property
-    def filtered(self) -> bool:
-        """Whether the rules leave out labels by a filter, so that the query is searched again."""
-        return any(rule.filter is not None for rule in self.rules)
+    again: tuple[Reading, tuple[FusedItem, ...] | None] | None = None
 
 
 class Steerings:
@@ -48,45 +46,41 @@ class Steerings:
     Most queries have the same rules: those without condition.
     """
 
-    def __init__(self, only: Only) -> None:
-        """Start empty; `only` applies the filters of rules."""
-        self._only = only
+    def __init__(self) -> None:
+        """Start empty."""
         self._kept: LRUCache[tuple[str, ...], tuple[View, Steering]] = LRUCache(KEPT_STEERINGS)
         self._lock = Lock()
 
-    def of(self, view: View, reading: Reading) -> Steering | None:
-        """Return what the view's rules do to a query, as typed or as read; None if none acts.
-
-        Raises `InvalidInput` if the rules that act cost too much.
-        """
-        rules = view.rules.acting_on(reading.query, reading.text)
-        if not rules:
-            return None
+    def of(self, view: View, rules: Sequence[Rule]) -> Steering:
+        """Return what rules do to an answer from `view`, which their filters have narrowed."""
         key = (str(view.rules.tenant), *(rule.id for rule in rules))
         with self._lock:
             of_view, kept = self._kept.get(key, (None, None))
         if kept is not None and of_view is view:
             return kept
-        made = steering_of(view, rules, self._only)
+        made = steering_of(view, rules)
         with self._lock:
             self._kept[key] = view, made
         return made
 
 
-def steering_of(view: View, rules: Sequence[Rule], only: Only) -> Steering:
-    """Return what these rules, by precedence, do to a query that is answered from `view`."""
-    filters = tuple(rule.filter for rule in rules if rule.filter is not None)
-    narrowed = only(view, LabelFilter(all=filters)) if filters else view
-    labels = narrowed.labels
-    hidden = _columns(narrowed, [label_id for rule in rules for label_id in rule.hide])
+def narrowed_by(view: View, rules: Iterable[Rule], only: Only) -> View:
+    """Return a view of the labels alone that pass the filters of rules, at least one."""
+    return only(view, LabelFilter(all=tuple(rule.filter for rule in rules if rule.filter)))
+
+
+def steering_of(view: View, rules: Sequence[Rule]) -> Steering:
+    """Return what rules do to an answer; their filters have narrowed the view already."""
+    labels = view.labels
+    hidden = _columns(view, [label_id for rule in rules for label_id in rule.hide])
     if hidden:
         labels = labels.without(hidden)
     boosts = [rule.boost for rule in rules if rule.boost is not None]
     if boosts:
-        labels = labels.boosted((_boosted(narrowed, boost), boost.factor) for boost in boosts)
-    narrowed = replace(narrowed, labels=labels) if labels is not narrowed.labels else narrowed
-    pins = _pins(narrowed, [pin for rule in rules for pin in rule.pins])
-    return Steering(rules=rules, view=narrowed, pins=pins)
+        labels = labels.boosted((_boosted(view, boost), boost.factor) for boost in boosts)
+    view = replace(view, labels=labels) if labels is not view.labels else view
+    pins = _pins(view, [pin for rule in rules for pin in rule.pins])
+    return Steering(rules=rules, view=view, pins=pins)
 
 
 def _columns(view: View, label_ids: Sequence[str]) -> list[int]:

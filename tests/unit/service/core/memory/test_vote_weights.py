@@ -98,3 +98,28 @@ def test_live_sealed_replayed_and_reopened_rows_answer_alike(folder: Path, tmp_p
     for other in (replayed, reopened):
         other.apply([click(6, "hike", "tent", "stove")])
         assert ("hike", "tent") not in vote_weights(other.view)
+
+
+def test_rows_weigh_as_often_as_they_were_clicked(
+    make_bundle: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The words of queries that were clicked often correct others, see `spelling`."""
+    bundle = open_bundle(make_bundle(CATALOGUE, encoder=ENCODER, vote_clicks=[10.0, 2.0, 0.5]))
+    memory = KnowledgeMemory(bundle)
+    memory.apply([click(1, "hike", "tent", weight=4.0)])
+
+    def masses(of: KnowledgeMemory) -> dict[str, float]:
+        rows = of.view.alive_rows()
+        found = zip(rows.tolist(), of.view.masses(rows).tolist(), strict=True)
+        return {of.view.text(row): mass for row, mass in found}
+
+    expected = {"camping": 30.0, "night": 2.0, "dinner": 0.5, "hike": 4.0}
+    expected |= dict.fromkeys(CATALOGUE.labels.values(), 1.0)
+    assert masses(memory) == expected
+    rows = len(expected)
+    assert memory.view.lexicon.share("camping") == pytest.approx(30.0 / rows)
+    assert memory.view.lexicon.share("hike") == pytest.approx(4.0 / rows)
+    write_snapshot(memory.view, tmp_path / "next", name="s", log="0f" * 16)
+    assert masses(KnowledgeMemory(open_bundle(tmp_path / "next"))) == expected
+    memory.apply([delete(2, "tent")])
+    assert memory.view.lexicon.share("hike") == 0.0

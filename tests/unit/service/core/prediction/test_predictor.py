@@ -261,19 +261,19 @@ def test_several_queries_are_answered_in_their_order(view: View) -> None:
 
 
 def test_the_reading_with_the_most_votes_is_answered(view_of: Opened) -> None:
-    """ "tamp" may be a lamp or a camp; most votes agree on the camp."""
-    labels = {"camp": "camp", "lamp": "lamp", "other": "light"}
-    instances = {"lamp": ("lamp", "other"), "camp": ("camp",), "camp site": ("camp",)}
+    """ "carruts" may be carrots or carrets; most votes agree on the carrets."""
+    labels = {"camp": "carrets", "lamp": "carrots", "other": "light"}
+    instances = {"carrots": ("lamp", "other"), "carrets": ("camp",), "carrets site": ("camp",)}
     view = view_of(labels=labels, instances=instances)
     options = PredictOptions(depth=ALL, spelling=True)
-    answers = PREDICTOR.predict(view, ["lamp", "tamp", "light"], options).predictions
-    assert [answer.query for answer in answers] == ["lamp", "tamp", "light"]
-    assert [answer.reading.text for answer in answers] == ["lamp", "camp", "light"]
-    assert answers[1].keywords == ask(PREDICTOR, view, "camp", top_k=10)
-    best = {text: ask(PREDICTOR, view, text)[0].score for text in ("camp", "lamp")}
-    assert best["camp"] > best["lamp"]
+    answers = PREDICTOR.predict(view, ["carrots", "carruts", "light"], options).predictions
+    assert [answer.query for answer in answers] == ["carrots", "carruts", "light"]
+    assert [answer.reading.text for answer in answers] == ["carrots", "carrets", "light"]
+    assert answers[1].keywords == ask(PREDICTOR, view, "carrets", top_k=10)
+    best = {text: ask(PREDICTOR, view, text)[0].score for text in ("carrets", "carrots")}
+    assert best["carrets"] > best["carrots"]
     plain = replace(options, spelling=False)
-    assert PREDICTOR.predict(view, ["tamp"], plain).predictions[0].reading.text == "tamp"
+    assert PREDICTOR.predict(view, ["carruts"], plain).predictions[0].reading.text == "carruts"
 
 
 def test_the_same_question_has_the_same_answer_bit_for_bit(tiny_bundle_folder: Path) -> None:

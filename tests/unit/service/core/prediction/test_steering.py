@@ -5,10 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.core.bundle.bundle import Bundle
 from service.core.changes import Change
-from service.core.label_filter import parse
+from service.core.label_filter import LabelFilter, parse
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.rule_table import RuleTable
 from service.core.memory.view import View
@@ -180,6 +182,41 @@ def test_a_filter_of_a_rule_answers_as_a_filter_of_the_request(memory: Knowledge
     assert found == expected and ids(found)
     both = steered(memory, Rule(id="s", filter=price(lt=10)))
     assert ids(both) == ["far"]
+
+
+WORDS = ("zorbals", "zorbils", "trampet", "trumpet", "garden hose", "light tent")
+FILTERS = tuple(
+    price(**one) for one in ({"lt": 10}, {"gte": 10}, {"exists": True}, {"exists": False})
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(WORDS), st.integers(1, 19)), min_size=1, max_size=6),
+    st.sampled_from(("zorbuls", "zorbal", "trmpet", "gardn hose", "lihgt tent", *WORDS)),
+    st.sampled_from(FILTERS),
+    st.sampled_from((None, "zorbals", "zorbils", "trumpet")),
+)
+def test_two_ways_to_one_filter_give_the_same_readings_and_answers(
+    trigram_bundle: Bundle,
+    labels: list[tuple[str, int]],
+    query: str,
+    wanted: LabelFilter,
+    meant: str | None,
+) -> None:
+    memory = KnowledgeMemory(trigram_bundle)
+    memory.apply(
+        [
+            put(place, NewLabel(id=f"l{place}", text=text, metadata={"price": cents}))
+            for place, (text, cents) in enumerate(labels, 1)
+        ]
+    )
+    options = replace(ALL, spelling=True)
+    by_request = answer(memory.only(memory.view, wanted), options=options, query=query)
+    condition: dict[str, Any] = {} if meant is None else {"query": meant, "match": "contains"}
+    unsteered = answer(memory.view, options=options, query=query)
+    found = steered(memory, Rule(id="r", filter=wanted, **condition), options=options, query=query)
+    acts = meant is None or meant in query or meant in unsteered.reading.text
+    assert found == (by_request if acts else unsteered)
 
 
 def test_explanations_name_the_rules_and_the_answer_without_them(memory: KnowledgeMemory) -> None:
