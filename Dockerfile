@@ -21,7 +21,8 @@ RUN python -m venv --without-pip /opt/keymatch
 # Install the dependencies with empty packages first, so that Docker caches them. After a change of
 # the source, only the source is installed again.
 COPY pyproject.toml README.md LICENSE hatch_build.py ./
-RUN mkdir service training export && touch service/__init__.py training/__init__.py \
+COPY service/start.py service/
+RUN mkdir training export && touch service/__init__.py training/__init__.py \
       export/__init__.py \
     && python -m pip --python /opt/keymatch/bin/python install --no-cache-dir ".[${EXTRAS}]"
 COPY service service
