@@ -72,8 +72,7 @@ def join(address: str) -> None:
             address="local" if own else address,
             num_cpus=available_cores() if own else None,
             namespace=NAMESPACE,
-            # Before folders of the same names in the working directory and on PYTHONPATH.
-            job_config=JobConfig(_py_driver_sys_path=[str(ROOT)]),
+            job_config=JobConfig(_py_driver_sys_path=_FirstOfPath([str(ROOT)])),
             include_dashboard=False if own else None,
             log_to_driver=False,
             logging_level=logging.WARNING,
@@ -87,6 +86,17 @@ def join(address: str) -> None:
     except Exception as error:  # Ray raises OSError, ValueError, RuntimeError, ...
         what = "Ray cannot be started here" if own else f"no Ray cluster is at {address}"
         raise InvalidConfig(f"{what}: {error}") from error
+
+
+class _FirstOfPath(list[str]):
+    """Folders that Ray's workers put on Python's path, which search the last of them first.
+
+    Ray adds the working directory, which may have folders with the names of our packages.
+    """
+
+    def extend(self, others: Iterable[str]) -> None:
+        """Add folders that are searched later."""
+        self[:0] = others
 
 
 def _keep_to_itself(environment: MutableMapping[str, str]) -> None:
