@@ -11,6 +11,8 @@
 # A container listens on every address, so the service refuses to start without API keys. If only you
 # can reach the published port, override the command and add --allow-anonymous, as docker-compose.yml
 # does.
+
+# To pin it: --build-arg PYTHON=3.11-slim-bookworm@sha256:DIGEST (deploy/README.md).
 ARG PYTHON=3.11-slim-bookworm
 
 FROM docker.io/library/python:${PYTHON} AS build

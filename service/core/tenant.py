@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from service.core.errors import InvalidInput, echoed
+from service.core.label_filter import Metadata
 
 _SEPARATOR = "::"
 
@@ -57,3 +58,8 @@ class Tenant:
     def shown_id(self, stored_id: str) -> str:
         """Return a stored id as the tenant knows it."""
         return stored_id.removeprefix(self.stored_id(""))
+
+    def shown_metadata(self, metadata: Metadata) -> Metadata:
+        """Return a label's metadata as the tenant sees it: without the values of other tenants."""
+        alone = not isinstance(metadata.get(self.field), list | tuple)
+        return metadata if alone else {**metadata, self.field: self.value}
