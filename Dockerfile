@@ -11,6 +11,8 @@
 # A container listens on every address, so the service refuses to start without API keys. If only you
 # can reach the published port, override the command and add --allow-anonymous, as docker-compose.yml
 # does.
+
+# To pin it: --build-arg PYTHON=3.11-slim-bookworm@sha256:DIGEST (deploy/README.md).
 ARG PYTHON=3.11-slim-bookworm
 
 FROM docker.io/library/python:${PYTHON} AS build
@@ -21,7 +23,8 @@ RUN python -m venv --without-pip /opt/keymatch
 # Install the dependencies with empty packages first, so that Docker caches them. After a change of
 # the source, only the source is installed again.
 COPY pyproject.toml README.md LICENSE hatch_build.py ./
-RUN mkdir service training export && touch service/__init__.py training/__init__.py \
+COPY service/start.py service/
+RUN mkdir training export && touch service/__init__.py training/__init__.py \
       export/__init__.py \
     && python -m pip --python /opt/keymatch/bin/python install --no-cache-dir ".[${EXTRAS}]"
 COPY service service

@@ -10,10 +10,9 @@ from service.core.bundle.object_store import is_url
 from service.core.errors import LogError
 from service.core.index.protocol import Segment
 from service.core.label_log import LabelLog, open_log
-from service.core.memory.segment_store import SegmentStore
 from service.core.types import Halves
 from service.engine.bundle_directory import BundleDirectory
-from service.engine.device import open_device, segments_folder
+from service.engine.device import open_device, segment_store
 from service.engine.loaded_bundle import LoadedBundle, load_bundle
 from service.settings import EngineSettings
 
@@ -70,17 +69,16 @@ def open_memory(
 
 
 def _attach_segments(loaded: LoadedBundle, label_log: LabelLog, settings: EngineSettings) -> None:
-    folder = segments_folder(label_log, settings)
     parameters, memory = loaded.bundle.manifest.index.parameters(), loaded.memory
 
-    def built(vectors: Halves, folder: Path = folder) -> Segment | None:
-        store = SegmentStore(folder)
+    def built(vectors: Halves, folder: str = ".") -> Segment | None:
+        store = segment_store(label_log, settings, folder=folder)
         key = store.key(vectors, parameters)
         return store.find(key, parameters, shape=vectors.shape, discard_damaged=False)
 
     base = memory.view.unbuilt_base_plan()
     if base is not None and len(base.rows):
-        segment = built(memory.view.vectors(base.rows), folder / "base")
+        segment = built(memory.view.vectors(base.rows), "base")
         if segment is not None:
             memory.attach_base(base, segment)
     for plan in list(memory.view.unsealed_plans()):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from service.core.errors import InvalidInput, echoed
-from service.core.label_filter import Condition, LabelFilter
+from service.core.label_filter import Condition, LabelFilter, Metadata
 
 NAMESPACE_END = "::"
 _ESCAPED = str.maketrans({"\\": "\\\\", ":": "\\:"})
@@ -98,3 +98,9 @@ class Tenant:
     def shown_id(self, stored_id: str) -> str:
         """Return a stored id as the tenant knows it."""
         return stored_id.removeprefix(self.stored_id(""))
+
+    def shown_metadata(self, metadata: Metadata) -> Metadata:
+        """Return a label's metadata as the tenant sees it: without the values of other tenants."""
+        value = metadata.get(self.field)
+        shared = isinstance(value, list | tuple) and self.value in value
+        return {**metadata, self.field: self.value} if shared else metadata

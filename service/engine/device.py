@@ -7,9 +7,15 @@ import tempfile
 from pathlib import Path
 
 from service.core.encoding.onnx_session import require_provider
+from service.core.errors import InvalidConfig
 from service.core.index.devices import ScanDevice, device_module
 from service.core.label_log import LabelLog
-from service.core.memory.segment_store import DeviceSegments, SegmentSource, SegmentStore
+from service.core.memory.segment_store import (
+    DeviceSegments,
+    SegmentSource,
+    SegmentStore,
+    make_own,
+)
 from service.core.processes.low_priority import niceness_of
 from service.core.types import DeviceName
 from service.settings import EngineSettings
@@ -39,14 +45,29 @@ def segment_source(
     """
     if device is not None:
         return DeviceSegments(device)
-    within = segments_folder(label_log, settings) / folder
-    return SegmentStore(within, late_niceness=niceness_of(settings.write_share))
+    return segment_store(label_log, settings, folder=folder)
 
 
-def segments_folder(label_log: LabelLog, settings: EngineSettings) -> Path:
-    """Return the state's folder of segments, or a temporary one for a log on another machine."""
+def segment_store(
+    label_log: LabelLog, settings: EngineSettings, *, folder: str = "."
+) -> SegmentStore:
+    """Return the graphs in the folder of segments: the configured one, or the state's.
+
+    For a log on another machine it is a temporary one, of this user alone. Raises `InvalidConfig`
+    if somebody else has made that first.
+    """
+    niceness, own = niceness_of(settings.write_share), None
     if settings.segments is not None:
-        return settings.segments
-    if isinstance(label_log.state, Path):
-        return label_log.state / "segments"
-    return Path(tempfile.gettempdir()) / f"keymatch-{os.getuid()}-{label_log.id}"
+        segments = settings.segments
+    elif isinstance(label_log.state, Path):
+        segments = label_log.state / "segments"
+    else:
+        segments = own = Path(tempfile.gettempdir()) / f"keymatch-{os.geteuid()}-{label_log.id}"
+        try:
+            make_own(own)
+        except OSError as error:
+            raise InvalidConfig(
+                f"{own} is for segments, but {error.strerror}: remove it, or name another folder"
+                " (engine.segments)"
+            ) from error
+    return SegmentStore(segments / folder, own=own, late_niceness=niceness)

@@ -1,8 +1,9 @@
 """Shards as Ray actors: Ray chooses their machines, and starts them again if they die.
 
 Questions do not go through Ray, because an actor call takes as long as a search. The actors are
-detached: a front that restarts finds them at work, and fronts on several machines share them. An
-actor ends if no front has been connected for `IDLE_SECONDS`.
+detached: a front that restarts finds them at work, and fronts on several machines share them. Their
+names hold what they were made with: fronts with another bundle, log, version or settings get actors
+of their own. An actor ends if no front has been connected for `IDLE_SECONDS`.
 
 Ray runs in a child process of the launcher. It ends its drivers if the head of the cluster is lost
 for long; fronts and shards then still know each other.
@@ -18,6 +19,7 @@ import sys
 import threading
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -38,6 +40,7 @@ from service.core.processes.ray_cluster import (
 )
 from service.settings import EngineSettings
 from service.shards.front import Address, KnownPlaces
+from service.shards.messages import hello_of, name_of
 from service.shards.places import PlacesFolder
 from service.telemetry import configure_logs
 
@@ -85,7 +88,7 @@ class ClusterProcess:
         job = {
             "config": asdict(config),
             "folder": str(folder),
-            "state": str(state),
+            "state": str(state if isinstance(state, str) else state.absolute()),
             "settings": asdict(settings),
         }
         self._job = orjson.dumps(job, default=str)
@@ -137,7 +140,6 @@ class ShardActor:
         from service.shards.shard import Shard
 
         configure_logs(access=False)
-        self._host = ray.util.get_node_ip_address()
         index, count = share
         try:
             self._shard = Shard(
@@ -145,7 +147,7 @@ class ShardActor:
                 state if "://" in state else Path(state),
                 share=KeyShare(index=index, count=count),
                 settings=settings,
-                host=self._host,
+                host=ray.util.get_node_ip_address(),
             )
         except KeymatchError as error:
             raise RuntimeError(f"{ERROR}{error}{ERROR}") from None
@@ -153,8 +155,8 @@ class ShardActor:
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def address(self) -> Address:
-        """Return where the shard answers."""
-        return self._host, self._shard.port
+        """Return where the shard answers, with the secret that only Ray's processes learn."""
+        return self._shard.address
 
     def _watch(self) -> None:
         """End this process if the shard cannot follow the log any more, or nobody asks it."""
@@ -211,7 +213,7 @@ class _Replica:
             return
         asked, self._asked = self._asked, None
         try:
-            self.address, self.error = ray.get(asked), ""
+            self.address, self.error = Address(*ray.get(asked)), ""
         except ActorDiedError as error:  # for good: it could not open the shard
             self.address, self._actor = None, None
             self.error = _message_in(str(error))
@@ -280,11 +282,11 @@ class Cluster:
 
     def _all_replicas(self, fingerprint: str, bundle: Path) -> list[list[_Replica]]:
         count = self._config.shards
-        mark = f"{fingerprint[:16]}-{self._log[:16]}"
+        hello = partial(hello_of, self._settings, bundle=fingerprint, log=self._log)
         return [
             [
                 _Replica(
-                    f"{mark}-{index}-of-{count}-{replica}",
+                    f"{name_of(hello(index=index, count=count))}-{replica}",
                     (str(bundle), self._state, (index, count), self._settings),
                 )
                 for replica in range(self._config.replicas)
@@ -318,10 +320,10 @@ def main() -> None:
 
 
 def _end_with_parent() -> None:
-    import ray
-
     while sys.stdin.read(1):
         pass
+    import ray  # not earlier: `join` sets what Ray reads when it is imported
+
     ray.shutdown()
     os._exit(0)
 

@@ -1,22 +1,28 @@
 """Asks the shards of a memory, from a front: one question to all of them, and one merged answer.
 
 Each question goes to one replica of every shard. If it does not answer soon, another replica of the
-same shard is asked as well, and the first answer counts. A replica that accepts no connection is
-left alone for a moment.
+same shard is asked as well, and the first answer counts. A replica that accepts no connection, or
+answers wrongly, is left alone for a moment.
+
+No connection is waited for alone: those of a question are opened, written and read as they become
+ready, until one deadline for all. So a shard that sends its answer byte by byte delays nobody.
 """
 
 from __future__ import annotations
 
-import math
+import errno
+import logging
+import os
 import select
 import socket
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial as partly
 from itertools import count
 from time import monotonic, time
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,28 +34,38 @@ from service.core.memory.shards import (
     search_all,
 )
 from service.core.types import Halves, Rows
+from service.settings import EngineSettings
 from service.shards import messages
 from service.shards.messages import (
     Answer,
     Ask,
-    Found,
-    Hello,
-    Keys,
     Question,
     Refused,
-    Status,
+    Vectors,
     Welcome,
+    WrongAnswer,
 )
 
 CONNECT_SECONDS = 1.0  # for a connection, which takes less than a millisecond if nothing is wrong
 HEDGE_SECONDS = 0.05  # after which another replica is asked as well
-AVOIDED_SECONDS = 0.5  # a replica to which no connection came about in time
+LOOK_SECONDS = 0.25  # between later looks after connections that do not come about
+AVOIDED_SECONDS = 0.5  # a replica that accepts no connection in time, or answers wrongly
 OLD_SECONDS = 15.0  # an age of places at which nobody looks after the shards
 
-Address = tuple[str, int]
+log = logging.getLogger("keymatch")
+
+
+class Address(NamedTuple):
+    """Where a replica answers, and the secret that its `Hello` needs."""
+
+    host: str
+    port: int
+    secret: str
+
+
 Places = Sequence[Sequence[Address]]  # of each shard, the addresses of its replicas
 
-_Kind = TypeVar("_Kind", Found, Keys, Status)
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,17 +97,18 @@ class SocketShards:
         bundle: str,
         log: str,
         dimension: int,
-        patience: float,
-        partial: bool = False,
+        settings: EngineSettings,
     ) -> None:
         """Ask the replicas that are `known` before each question.
 
         They must serve the `bundle` with this fingerprint, with keys of `dimension`, and the `log`
-        with this id. An answer that takes longer than `patience`, in seconds, counts as missing. If
-        answers may be `partial`, those of the other shards are merged.
+        with this id, and be made with the same `settings`. An answer that takes longer than
+        `shard_timeout_ms` counts as missing. If answers may be partial (`partial_answers`), those
+        of the other shards are merged.
         """
-        self._known, self._bundle, self._log = known, bundle, log
-        self._dimension, self._patience, self._partial = dimension, patience, partial
+        self._known, self._dimension = known, dimension
+        self._hello = partly(messages.hello_of, settings, bundle=bundle, log=log)
+        self._patience, self._partial = settings.shard_timeout_ms / 1000, settings.partial_answers
         self._replicas: dict[tuple[int, int, Address], _Replica] = {}
         self._turn = count()
         weakref.finalize(self, _disconnect, self._replicas)
@@ -102,12 +119,9 @@ class SocketShards:
 
     def _search(self, wanted: KeySearch) -> list[FoundRows]:
         """Return what each shard found that has answered; if one has not, it is `partial`."""
-        answers = self._ask(messages.question_of(wanted), Found)
-        found = [
-            messages.found_of(answer, count=wanted.count or wanted.depth)
-            for answer in answers
-            if answer is not None
-        ]
+        asked = messages.question_of(wanted)
+        answers = self._ask(asked, partly(messages.found_of, wanted=wanted))
+        found = [answer for answer in answers if answer is not None]
         return [one._replace(partial=len(found) < len(answers)) for one in found]
 
     def vectors(self, version: int, rows: Rows) -> Halves:
@@ -115,14 +129,13 @@ class SocketShards:
 
         If answers may be partial, keys of a shard that does not answer are 0.
         """
-        asked = messages.Vectors(version=version, rows=rows.astype(np.int64).tobytes())
+        asked = Vectors(version=version, rows=rows.astype(np.int64).tobytes())
+        read = partly(messages.found_keys_of, asked=len(rows), dimension=self._dimension)
         vectors = np.zeros((len(rows), self._dimension), np.float16)
-        for answer in self._ask(asked, Keys):
-            if answer is None:
-                continue
-            places = np.frombuffer(answer.places, np.int64)
-            keys = np.frombuffer(answer.keys, np.float16)
-            vectors[places] = keys.reshape(len(places), self._dimension)
+        for answer in self._ask(asked, read):
+            if answer is not None:
+                places, keys = answer
+                vectors[places] = keys
         return vectors
 
     @property
@@ -137,36 +150,33 @@ class SocketShards:
 
     def status(self) -> list[ShardStatus | None]:
         """Return what each shard holds, None for those that do not answer."""
-        return [
-            ShardStatus(version=answer.version, rows=answer.rows, built=answer.built)
-            if answer is not None
-            else None
-            for answer in self._answers(Ask(), Status)[0]
-        ]
+        return self._answers(Ask(), messages.status_of)[0]
 
-    def _ask(self, question: Question, kind: type[_Kind]) -> list[_Kind | None]:
+    def _ask(self, question: Question, read: Callable[[Answer], _Value]) -> list[_Value | None]:
         """Return the answer of each shard, None if it is missing and answers may be partial."""
-        answers, why = self._answers(question, kind)
-        missing = answers.count(None)
+        answers, why = self._answers(question, read)
+        missing = sum(answer is None for answer in answers)
         if missing and (missing == len(answers) or not self._partial):
             raise ShardsUnavailable(why)
         return answers
 
-    def _answers(self, question: Question, kind: type[_Kind]) -> tuple[list[_Kind | None], str]:
+    def _answers(
+        self, question: Question, read: Callable[[Answer], _Value]
+    ) -> tuple[list[_Value | None], str]:
         """Return the answer of each shard, or None, and a sentence about those that are missing."""
         turn = next(self._turn)
         asking = _Asking(
             len(self._known().places),
             lambda index: self._in_turn(turn, index),
             messages.frame(question),
+            read,
             deadline=monotonic() + self._patience,
         )
         try:
             asking.wait()
         finally:
             asking.close()
-        answers = [answer if isinstance(answer, kind) else None for answer in asking.answers]
-        return answers, asking.missing()
+        return asking.answers, asking.missing()
 
     def _in_turn(self, turn: int, index: int) -> list[_Replica]:
         """Return the replicas of a shard that are known now, in the order in which to ask them."""
@@ -176,8 +186,8 @@ class SocketShards:
         for address in (*places[index][first:], *places[index][:first]):
             key = index, len(places), address
             if key not in self._replicas:
-                hello = Hello(bundle=self._bundle, log=self._log, index=index, count=len(places))
-                self._replicas.setdefault(key, _Replica(address, hello, self._patience))
+                hello = self._hello(index=index, count=len(places), secret=address.secret)
+                self._replicas.setdefault(key, _Replica(address, messages.frame(hello)))
             replicas.append(self._replicas[key])
         return replicas
 
@@ -187,27 +197,16 @@ def _disconnect(replicas: Mapping[Any, _Replica]) -> None:
         replica.disconnect()
 
 
-class _Sent(NamedTuple):
-    """A question that was sent to a replica.
-
-    Over a connection that is not `reused`, it follows a `Hello`, and the answer a `Welcome`.
-    """
-
-    replica: _Replica
-    connection: socket.socket
-    reused: bool
-
-
 class _Replica:
     """One replica of a shard, and its idle connections."""
 
-    def __init__(self, address: Address, hello: Hello, patience: float) -> None:
-        self._address, self._hello, self._patience = address, messages.frame(hello), patience
+    def __init__(self, address: Address, hello: bytes) -> None:
+        self._address, self._hello = address, hello
         self._idle: deque[socket.socket] = deque()
         self._avoided_until = 0.0
 
     def send(self, question: bytes, *, anew: bool = False) -> _Sent | None:
-        """Send a question; returns None if the replica cannot be reached.
+        """Begin to send a question; returns None if the replica cannot be reached.
 
         If it is sent `anew`, over a new connection, all idle ones are closed.
         """
@@ -215,27 +214,23 @@ class _Replica:
             self.disconnect()
         while (idle := self._take()) is not None:
             try:
-                idle.sendall(question)
-                return _Sent(self, idle, reused=True)
+                return _Sent(self, idle, question, reused=True)
             except OSError:
                 idle.close()
         if monotonic() < self._avoided_until:
             return None
+        host, port, _ = self._address
+        opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         try:
-            opened = socket.create_connection(self._address, timeout=CONNECT_SECONDS)
-        except TimeoutError:
-            self.avoid()
-            return None
-        except OSError:  # known at once, so nothing is lost by trying again
-            return None
-        try:
-            opened.settimeout(self._patience)
+            opened.setblocking(False)
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            opened.sendall(self._hello + question)
-        except OSError:
+            failed = opened.connect_ex((host, port))
+            if failed not in (0, errno.EINPROGRESS):
+                raise OSError(failed, os.strerror(failed))
+            return _Sent(self, opened, self._hello + question, reused=False)
+        except OSError:  # known at once, so nothing is lost by trying again
             opened.close()
             return None
-        return _Sent(self, opened, reused=False)
 
     def avoid(self) -> None:
         """Leave the replica alone for a moment."""
@@ -258,7 +253,69 @@ class _Replica:
             return None
 
 
-class _Asking:
+class _Sent:
+    """A question to a replica, over a connection that never blocks.
+
+    Over one that is not `reused`, the question follows a `Hello`, and the answer a `Welcome`.
+    """
+
+    def __init__(
+        self, replica: _Replica, connection: socket.socket, content: bytes, *, reused: bool
+    ) -> None:
+        """Send as much of the content as the connection takes now; raises `OSError`."""
+        self.replica, self.connection, self.reused = replica, connection, reused
+        self._start, self._unsent = monotonic(), memoryview(content)
+        self._incoming, self._welcomed = messages.Incoming(), reused
+        self._reached = reused
+        self.send()
+
+    @property
+    def events(self) -> int:
+        """What to wait for."""
+        return select.POLLIN | (select.POLLOUT if self._unsent else 0)
+
+    def unreached(self, seconds: float) -> bool:
+        """Whether the connection has not come about for so long."""
+        return not self._reached and monotonic() > self._start + seconds
+
+    def send(self) -> None:
+        """Send what the connection takes now; raises `OSError`."""
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self.connection.send(self._unsent) :]
+                self._reached = True
+        except BlockingIOError:
+            pass
+
+    def receive(self) -> Answer | None:
+        """Receive what has arrived; returns the answer once it is complete.
+
+        Raises `OSError`, and `ValueError` for what is no answer.
+        """
+        try:
+            if not self._incoming.receive(self.connection):
+                raise ConnectionResetError("the shard has closed the connection")
+        except BlockingIOError:
+            return None
+        for content in self._incoming.frames():
+            answer = messages.answer_in(content)
+            if isinstance(answer, Welcome) and not self._welcomed:  # the answer itself follows
+                self._welcomed = True
+            elif self._incoming.empty:
+                return answer
+            else:
+                raise WrongAnswer("more came than an answer")
+        return None
+
+    def keep(self) -> None:
+        """Keep the connection for the next question, if all of this one was sent."""
+        if self._unsent:
+            self.connection.close()
+        else:
+            self.replica.keep(self.connection)
+
+
+class _Asking(Generic[_Value]):
     """One question to all shards; `answers` has None for those that have not answered."""
 
     def __init__(
@@ -266,47 +323,54 @@ class _Asking:
         shards: int,
         known: Callable[[int], Sequence[_Replica]],
         question: bytes,
+        read: Callable[[Answer], _Value],
         *,
         deadline: float,
     ) -> None:
         """Ask a replica of each shard; `known` returns those of one shard, best first.
 
-        It is called again for each further replica, because one may have come meanwhile.
+        It is called again for each further replica, because one may have come meanwhile. `read`
+        returns what is in an answer, and raises `WrongAnswer` if it does not answer the question.
         """
-        self._known, self._question, self._deadline = known, question, deadline
+        self._known, self._question, self._read = known, question, read
+        self._deadline = deadline
         self._causes: dict[int, str] = {}  # by shard: why a replica has not answered
         self._tried: list[list[_Replica]] = [[] for _ in range(shards)]
         self._open: dict[int, tuple[int, _Sent]] = {}  # by file descriptor, with the shard
         self._poll = select.poll()
-        self.answers: list[Answer | None] = [None] * shards
+        self.answers: list[_Value | None] = [None] * shards
         for index in range(shards):
             self._ask_next(index)
 
     def wait(self) -> None:
         """Wait for all answers, until the deadline."""
-        hedge = monotonic() + HEDGE_SECONDS
+        look, hedged = monotonic() + HEDGE_SECONDS, False
         while self._open and (now := monotonic()) < self._deadline:
-            for descriptor, _ in self._poll.poll(1000 * (min(hedge, self._deadline) - now)):
+            for descriptor, events in self._poll.poll(1000 * (min(look, self._deadline) - now)):
                 if descriptor in self._open:
-                    self._receive(descriptor)
-            if monotonic() >= hedge:
-                hedge = math.inf
+                    self._advance(descriptor, events)
+            if monotonic() < look:
+                continue
+            look = monotonic() + LOOK_SECONDS
+            if not hedged:
+                hedged = True
                 for index in {index for index, _ in self._open.values()}:
                     self._ask_next(index)
+            self._leave_unreached()
 
     def close(self) -> None:
         """Close the connections whose answers did not come in time."""
-        for descriptor, (index, _) in list(self._open.items()):
+        for descriptor, (index, sent) in list(self._open.items()):
             self._causes.setdefault(index, f"shard {index} is too slow")
-            self._forget(descriptor).connection.close()
+            self._abandon(descriptor, avoided=sent.unreached(CONNECT_SECONDS))
 
     def missing(self) -> str:
         """Say how many shards have not answered, and why the first of them has not."""
-        missing = self.answers.count(None)
-        said = f"{missing} of {len(self.answers)} shards do not answer"
+        missing = [index for index, answer in enumerate(self.answers) if answer is None]
+        said = f"{len(missing)} of {len(self.answers)} shards do not answer"
         if not missing:
             return said
-        first = self.answers.index(None)
+        first = missing[0]
         lost = f"none of {len(self._tried[first])} known replicas of shard {first} is there"
         return f"{said}: {self._causes.get(first, lost)}"
 
@@ -318,7 +382,7 @@ class _Asking:
         if sent is not None:
             descriptor = sent.connection.fileno()
             self._open[descriptor] = index, sent
-            self._poll.register(descriptor, select.POLLIN)
+            self._poll.register(descriptor, sent.events)
 
     def _untried(self, index: int) -> _Replica | None:
         """Return the shard's next replica that this question has not been sent to, if any."""
@@ -329,30 +393,57 @@ class _Asking:
                 return replica
         return None
 
-    def _receive(self, descriptor: int) -> None:
+    def _advance(self, descriptor: int, events: int) -> None:
+        """Send and receive what is possible now."""
         index, sent = self._open[descriptor]
         try:
-            answer = messages.receive_answer(sent.connection)
-        except (OSError, ValueError):
-            self._forget(descriptor).connection.close()
+            if events & select.POLLOUT:
+                sent.send()
+                self._poll.modify(descriptor, sent.events)
+            answer = sent.receive() if events & ~select.POLLOUT else None
+            if answer is None:
+                return
+            if isinstance(answer, Refused):
+                self._refused(descriptor, answer)
+                return
+            value = self._read(answer)
+        except OSError:
+            self._abandon(descriptor)
             self._ask_next(index, sent.replica if sent.reused else None)
-            return
-        if isinstance(answer, Welcome):  # the answer itself follows
-            return
-        self._forget(descriptor)
-        if isinstance(answer, Refused):
-            self._causes[index] = answer.message
-            if answer.reason == "other":
-                sent.replica.avoid()
-                sent.connection.close()
-            else:
-                sent.replica.keep(sent.connection)
+        except ValueError as error:
+            log.error("a shard answers wrongly", extra={"shard": index, "cause": str(error)})
+            self._causes[index] = f"shard {index} answers wrongly: {error}"
+            self._abandon(descriptor, avoided=True)
             self._ask_next(index)
-            return
-        sent.replica.keep(sent.connection)
-        self.answers[index] = answer
-        for other in [one for one, (of, _) in self._open.items() if of == index]:
-            self._forget(other).connection.close()  # its answer would come too late
+        else:
+            self._forget(descriptor).keep()
+            self.answers[index] = value
+            for other in [one for one, (of, _) in self._open.items() if of == index]:
+                # Its answer would come too late. If even its connection does, it is left alone.
+                late = self._open[other][1].unreached(HEDGE_SECONDS)
+                self._abandon(other, avoided=late)
+
+    def _refused(self, descriptor: int, answer: Refused) -> None:
+        index, _ = self._open[descriptor]
+        self._causes[index] = answer.message
+        if answer.reason == "other":
+            self._abandon(descriptor, avoided=True)
+        else:
+            self._forget(descriptor).keep()
+        self._ask_next(index)
+
+    def _leave_unreached(self) -> None:
+        """Give up connections that do not come about, and ask other replicas."""
+        for descriptor, (index, sent) in list(self._open.items()):
+            if sent.unreached(CONNECT_SECONDS):
+                self._abandon(descriptor, avoided=True)
+                self._ask_next(index)
+
+    def _abandon(self, descriptor: int, *, avoided: bool = False) -> None:
+        sent = self._forget(descriptor)
+        sent.connection.close()
+        if avoided:
+            sent.replica.avoid()
 
     def _forget(self, descriptor: int) -> _Sent:
         self._poll.unregister(descriptor)

@@ -4,37 +4,66 @@ A frame is its length in four bytes, big-endian, and then one message. A front o
 with `Hello`, and a shard answers `Welcome` or `Refused`. Each question then gets one answer, in
 order. Arrays are sent as their bytes, little-endian: similarities and cosines as float32, keys as
 float16, row numbers as int64.
+
+Whatever changes these messages also changes `PROTOCOL`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
+import orjson
 
 from service.core.label_filter import Condition, LabelFilter
-from service.core.memory.shards import FoundRows, KeySearch, Scope
+from service.core.memory.shards import FoundRows, KeySearch, Scope, ShardStatus
 from service.core.tenant import Tenant
 from service.core.types import Halves, RowKind, Rows
+from service.settings import EngineSettings
 
+PROTOCOL = 1
 MOST_BYTES = 256 * 1024**2  # of one message
+HELLO_BYTES = 4_096  # of a `Hello`, which anyone can send
+# Memory for a message is taken as it arrives: its length alone, which anyone can send, takes none.
+_PIECE_BYTES = 262_144
 _LENGTH = struct.Struct("!I")
+# Settings that differ between machines, or that only fronts use.
+NOT_OF_SHARDS = (
+    *("threads", "live_bytes"),
+    *("queue_queries", "queue_target_ms", "queue_interval_ms", "version_waiters"),
+    *("write_deadline_ms", "snapshot_seconds", "cached_queries", "partial_answers"),
+)
+
+
+class WrongAnswer(ValueError):
+    """A shard's answer cannot be that to the question: it has another kind, shape or range."""
+
 
 # A filter as lists: of its groups all, any and none, or of a condition's four fields.
 FilterLists = list[Any]
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True):
-    """Opens a connection: the bundle by its fingerprint, the log by its id, and the shard."""
+    """Opens a connection: with which secret, what the front was made with, and for which shard.
 
-    bundle: str
-    log: str
-    index: int
-    count: int
+    All fields have defaults, so that a shard can read, and refuse, the `Hello` of another protocol.
+    """
+
+    secret: str = ""
+    protocol: int = 0
+    version: str = ""  # of Keymatch
+    settings: str = ""  # their fingerprint
+    bundle: str = ""  # its fingerprint
+    log: str = ""  # its id
+    index: int = -1
+    count: int = 0
 
 
 class Search(msgspec.Struct, tag="search", frozen=True, kw_only=True):
@@ -123,48 +152,81 @@ def frame(message: Question | Answer) -> bytes:
     return _LENGTH.pack(len(content)) + content
 
 
-def receive_question(connection: socket.socket) -> Question | None:
-    """Return the next question, or None at the end.
-
-    Raises `OSError`, and `ValueError` for what is no question.
-    """
-    content = _received(connection)
-    return None if content is None else _questions.decode(content)
-
-
-def receive_answer(connection: socket.socket) -> Answer:
-    """Return the next answer; raises `OSError`, and `ValueError` for what is no answer."""
-    content = _received(connection)
-    if content is None:
-        raise ConnectionResetError("the shard has closed the connection")
-    return _answers.decode(content)
-
-
-def _received(connection: socket.socket) -> bytearray | None:
-    length = _exactly(connection, _LENGTH.size)
-    if length is None:
-        return None
-    [size] = _LENGTH.unpack(length)
-    if size > MOST_BYTES:
-        raise ValueError(f"a message of {size} bytes is too long")
-    content = _exactly(connection, size)
-    if content is None:
-        raise ConnectionResetError("the connection ended within a message")
-    return content
+def hello_of(
+    settings: EngineSettings, *, bundle: str, log: str, index: int, count: int, secret: str = ""
+) -> Hello:
+    """Return the `Hello` of this version of Keymatch."""
+    named = {name: value for name, value in asdict(settings).items() if name not in NOT_OF_SHARDS}
+    return Hello(
+        secret=secret,
+        protocol=PROTOCOL,
+        version=version("keymatch"),
+        settings=_digest(orjson.dumps(named, default=str, option=orjson.OPT_SORT_KEYS)),
+        bundle=bundle,
+        log=log,
+        index=index,
+        count=count,
+    )
 
 
-def _exactly(connection: socket.socket, size: int) -> bytearray | None:
-    """Receive `size` bytes; None if the connection ended before the first of them."""
-    content, filled = bytearray(size), 0
-    view = memoryview(content)
-    while filled < size:
-        received = connection.recv_into(view[filled:])
-        if not received:
-            if filled:
-                raise ConnectionResetError("the connection ended within a message")
-            return None
-        filled += received
-    return content
+def name_of(hello: Hello) -> str:
+    """Return a name for the shards that a `Hello`, without its secret, is for."""
+    told = msgspec.structs.replace(hello, secret="", index=-1)
+    return f"{_digest(_encoder.encode(told))}-{hello.index}-of-{hello.count}"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+class Incoming:
+    """What has arrived over a connection, until it is a complete frame."""
+
+    def __init__(self, *, most: int = MOST_BYTES) -> None:
+        """Refuse frames of more than `most` bytes."""
+        self.most = most
+        self._arrived = bytearray()
+
+    @property
+    def empty(self) -> bool:
+        """Whether no part of a frame has arrived."""
+        return not self._arrived
+
+    def receive(self, connection: socket.socket) -> bool:
+        """Receive once; returns False at the end of the connection.
+
+        Raises `OSError`, also for an end within a frame.
+        """
+        piece = connection.recv(min(_PIECE_BYTES, _LENGTH.size + self.most))
+        if not piece and self._arrived:
+            raise ConnectionResetError("the connection ended within a message")
+        self._arrived += piece
+        return bool(piece)
+
+    def frames(self) -> Iterator[bytes]:
+        """Yield the complete frames, without their lengths; raises `ValueError` for a long one."""
+        while len(self._arrived) >= _LENGTH.size:
+            [size] = _LENGTH.unpack_from(self._arrived)
+            if size > self.most:
+                raise ValueError(f"a message of {size} bytes is too long")
+            if len(self._arrived) < (end := _LENGTH.size + size):
+                return
+            content = bytes(self._arrived[_LENGTH.size : end])
+            del self._arrived[:end]
+            yield content
+
+
+def question_in(content: bytes) -> Question:
+    """Return the question in a frame; raises `ValueError` for what is no question."""
+    return _questions.decode(content)
+
+
+def answer_in(content: bytes) -> Answer:
+    """Return the answer in a frame; raises `WrongAnswer` for what is no answer."""
+    try:
+        return _answers.decode(content)
+    except ValueError as error:
+        raise WrongAnswer(f"what came is no answer: {error}") from error
 
 
 def question_of(wanted: KeySearch) -> Search:
@@ -213,18 +275,61 @@ def answer_of(found: FoundRows) -> Found:
     )
 
 
-def found_of(answer: Found, *, count: int) -> FoundRows:
-    """Return what was found as it was sent; raises `ValueError`."""
-    return FoundRows(
-        np.frombuffer(answer.similarities, np.float32).reshape(-1, count),
-        np.frombuffer(answer.rows, np.int64).reshape(-1, count),
-        [np.frombuffer(of_query, np.float32) for of_query in answer.cosines],
-    )
+def found_of(answer: Answer, wanted: KeySearch) -> FoundRows:
+    """Return what was found as it was sent; raises `WrongAnswer` if it cannot answer `wanted`."""
+    if not isinstance(answer, Found):
+        raise WrongAnswer(f"a search was answered by {type(answer).__name__}")
+    shape = len(wanted.queries), wanted.count or wanted.depth
+    similarities = _array(answer.similarities, np.float32, shape, of="similarities")
+    rows = _array(answer.rows, np.int64, shape, of="rows")
+    if len(answer.cosines) != len(wanted.named):
+        raise WrongAnswer(f"cosines of {len(answer.cosines)} queries, not {len(wanted.named)}")
+    cosines = [
+        _array(sent, np.float32, (len(named),), of="cosines")
+        for sent, named in zip(answer.cosines, wanted.named, strict=True)
+    ]
+    # Comparisons with NaN are false.
+    if not (similarities[:, :1] < np.inf).all():
+        raise WrongAnswer("similarities are not finite")
+    if not (similarities[:, 1:] <= similarities[:, :-1]).all():
+        raise WrongAnswer("similarities are not in descending order")
+    least = np.where(similarities > -np.inf, 0, -1)  # row -1 fills missing places
+    if ((rows < least) | (rows >= wanted.next_row)).any():
+        raise WrongAnswer(f"rows beyond the {wanted.next_row} of the memory")
+    return FoundRows(similarities, rows, cosines)
 
 
 def keys_of(places: Rows, keys: Halves) -> Keys:
     """Return keys [n, d] of the rows at `places` [n] of a question, as they are sent."""
     return Keys(places=places.astype(np.int64).tobytes(), keys=keys.tobytes())
+
+
+def found_keys_of(answer: Answer, *, asked: int, dimension: int) -> tuple[Rows, Halves]:
+    """Return places [n] among so many `asked` rows, and their keys [n, d]; raises `WrongAnswer`."""
+    if not isinstance(answer, Keys):
+        raise WrongAnswer(f"a question for keys was answered by {type(answer).__name__}")
+    places = _array(answer.places, np.int64, (-1,), of="places")
+    keys = _array(answer.keys, np.float16, (len(places), dimension), of="keys")
+    if len(places) and not (0 <= places[0] and places[-1] < asked and (np.diff(places) > 0).all()):
+        raise WrongAnswer(f"places that are not in order, or not among {asked}")
+    return places, keys
+
+
+def status_of(answer: Answer) -> ShardStatus:
+    """Return a shard's status as it was sent; raises `WrongAnswer`."""
+    if not isinstance(answer, Status):
+        raise WrongAnswer(f"a question for the status was answered by {type(answer).__name__}")
+    return ShardStatus(version=answer.version, rows=answer.rows, built=answer.built)
+
+
+def _array(content: bytes, kind: type[Any], shape: tuple[int, ...], *, of: str) -> Any:
+    """Return sent numbers as an array; -1 in the shape stands for any number."""
+    try:
+        return np.frombuffer(content, kind).reshape(shape)
+    except ValueError:
+        raise WrongAnswer(
+            f"{len(content)} bytes of {of} instead of an array {list(shape)} of {kind.__name__}"
+        ) from None
 
 
 def _lists(node: LabelFilter | Condition) -> FilterLists:

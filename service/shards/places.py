@@ -30,7 +30,7 @@ from service.core.files.atomic import write_file
 from service.core.label_log import LabelLog
 from service.core.memory.shards import Shards
 from service.settings import EngineSettings
-from service.shards.front import KnownPlaces, SocketShards
+from service.shards.front import Address, KnownPlaces, SocketShards
 
 READ_SECONDS = 0.05  # pause between two looks at a file
 WANTED, PLACES, ERROR = ".wanted", ".places.json", "error"
@@ -61,7 +61,8 @@ class PlacesFolder:
 
     def write(self, fingerprint: str, known: KnownPlaces) -> None:
         """Announce where the shards of a bundle answer."""
-        document = {"places": known.places, "error": known.error}
+        places = [[tuple(one) for one in of_shard] for of_shard in known.places]
+        document = {"places": places, "error": known.error}
         partial = self._folder / f".{fingerprint}{PLACES}"  # no crash to survive: not synced
         partial.write_bytes(orjson.dumps(document))
         partial.replace(self._folder / f"{fingerprint}{PLACES}")
@@ -79,7 +80,7 @@ class PlacesFolder:
             failed = self._folder / ERROR
             return KnownPlaces(error=failed.read_text() if failed.exists() else "")
         return KnownPlaces(
-            places=[[(host, port) for host, port in of_shard] for of_shard in document["places"]],
+            places=[[Address(*one) for one in of_shard] for of_shard in document["places"]],
             error=document["error"],
             written=written,
         )
@@ -106,8 +107,7 @@ class PlacesFolder:
             bundle=fingerprint,
             log=label_log.id,
             dimension=bundle.manifest.encoder.dimension,
-            patience=settings.shard_timeout_ms / 1000,
-            partial=settings.partial_answers,
+            settings=settings,
         )
         weakref.finalize(shards, file.unlink, missing_ok=True)  # once no view needs them
         return shards

@@ -3,13 +3,22 @@
 It opens the same bundle as its fronts, and of one in parts, its own part. It encodes texts only if
 the log has vectors of another encoder, and predicts nothing; its sealers build the graphs over its
 rows. Each connection has a thread, which answers one question after the other.
+
+Anybody who reaches the port can connect. Until a connection has said a `Hello` with the shard's
+secret, it is a stranger's: it costs a thread and at most `HELLO_BYTES`, for `HELLO_SECONDS`. Of
+many strangers, the oldest are sent away. The secret is made at the start, and known to fronts
+through Ray.
 """
 
 from __future__ import annotations
 
+import hmac
 import logging
+import math
+import secrets
 import socket
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -29,11 +38,29 @@ from service.engine.sealer import BaseSealer, Sealer
 from service.engine.writing.writer import Writer
 from service.settings import EngineSettings
 from service.shards import messages
-from service.shards.messages import Answer, Ask, Hello, Question, Refused, Search, Status
+from service.shards.front import Address
+from service.shards.messages import (
+    HELLO_BYTES,
+    MOST_BYTES,
+    Answer,
+    Ask,
+    Hello,
+    Incoming,
+    Question,
+    Refused,
+    Search,
+    Status,
+)
 from service.telemetry import Telemetry
 
-HELLO_SECONDS = 10.0  # from a connection to its `Hello`
+HELLO_SECONDS = 10.0  # from a connection to its complete `Hello`
+MESSAGE_SECONDS = 30.0  # for the rest of a question whose first byte is here, and for an answer
+STRANGERS = 64  # connections without a `Hello`; beyond, the oldest one is closed
+FRONTS = 4_096  # connections of fronts; further ones are refused
 BACKLOG = 128
+RETRY_SECONDS = 0.1  # after a connection that could not be accepted, such as without a descriptor
+
+TOLD = ("protocol", "version")  # what a refusal tells of both sides: the rest are checksums
 
 log = logging.getLogger("keymatch")
 
@@ -62,15 +89,19 @@ class Shard:
         except BaseException:
             self._log.close()
             raise
+        self._host, self._secret = host, secrets.token_hex(16)
+        self._strangers: dict[socket.socket, None] = {}  # in the order of their arrival
         self._fronts: set[socket.socket] = set()
         self._left_at = monotonic()  # when the last front left
         self.diverged = False  # a defect; after a restart, the log decides again
         self._published, self._closing = threading.Condition(), threading.Event()
-        self._hello = Hello(
+        self._hello = messages.hello_of(
+            settings,
             bundle=manifest.fingerprint(self._loaded.bundle.manifest),
             log=self._log.id,
             index=share.index,
             count=share.count,
+            secret=self._secret,
         )
         telemetry = Telemetry()
         self._writer = Writer(
@@ -98,10 +129,9 @@ class Shard:
         threading.Thread(target=self._accept, name="accept", daemon=True).start()
 
     @property
-    def port(self) -> int:
-        """The port at which it listens."""
-        port: int = self._listening.getsockname()[1]
-        return port
+    def address(self) -> Address:
+        """Where it answers, and its secret."""
+        return Address(self._host, self._listening.getsockname()[1], self._secret)
 
     @property
     def version(self) -> int:
@@ -126,9 +156,8 @@ class Shard:
         """Stop answering, and stop all threads and child processes."""
         self._closing.set()
         self._listening.close()
-        for connection in list(self._fronts):
-            with suppress(OSError):  # it has just ended
-                connection.shutdown(socket.SHUT_RDWR)
+        for connection in [*self._strangers, *self._fronts]:
+            _end(connection)
         for sealer in self._sealers:
             sealer.close()
         self._writer.close()
@@ -154,49 +183,63 @@ class Shard:
             try:
                 connection, _ = self._listening.accept()
             except OSError:
-                if self._closing.is_set():
-                    return
+                self._closing.wait(RETRY_SECONDS)
                 continue
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(
-                target=self._serve, args=(connection,), name="front", daemon=True
-            ).start()
+            self._strangers[connection] = None
+            for oldest in list(self._strangers)[:-STRANGERS]:
+                self._strangers.pop(oldest, None)
+                _end(oldest)
+            try:
+                threading.Thread(
+                    target=self._serve, args=(connection,), name="front", daemon=True
+                ).start()
+            except RuntimeError:  # there can be no more threads
+                self._strangers.pop(connection, None)
+                connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
-        search_in_one_thread()
-        self._fronts.add(connection)
         try:
-            self._converse(connection)
+            with connection, suppress(OSError, ValueError):  # the front left, or is none
+                self._converse(connection)
         finally:
-            self._fronts.discard(connection)
-            self._left_at = monotonic()
+            self._strangers.pop(connection, None)
+            if connection in self._fronts:
+                self._fronts.discard(connection)
+                self._left_at = monotonic()
 
     def _converse(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError, ValueError):  # the front left, or is none
-            connection.settimeout(HELLO_SECONDS)
-            hello = messages.receive_question(connection)
-            refused = self._refusal(hello)
-            greeting: Answer = refused or messages.Welcome(version=self.version)
-            connection.sendall(messages.frame(greeting))
-            connection.settimeout(None)
-            while refused is None and not self._closing.is_set():
-                question = messages.receive_question(connection)
-                if question is None:
-                    return
-                connection.sendall(messages.frame(self._answered(question)))
+        incoming = Incoming(most=HELLO_BYTES)
+        questions = _questions(connection, incoming, seconds=HELLO_SECONDS)
+        refused = self._refusal(next(questions, None))
+        if refused is None:
+            self._fronts.add(connection)
+            self._strangers.pop(connection, None)
+        connection.settimeout(MESSAGE_SECONDS)
+        connection.sendall(messages.frame(refused or messages.Welcome(version=self.version)))
+        if refused is not None:
+            return
+        search_in_one_thread()
+        incoming.most = MOST_BYTES
+        for question in _questions(connection, incoming):
+            connection.sendall(messages.frame(self._answered(question)))
+            if self._closing.is_set():
+                return
 
     def _refusal(self, hello: Question | None) -> Refused | None:
         """Return why a connection is not served, or None."""
-        if hello == self._hello:
-            return None
         if not isinstance(hello, Hello):
             return Refused(reason="other", message="a connection must begin with a hello")
-        wrong = next(
-            name
-            for name in Hello.__struct_fields__
-            if getattr(hello, name) != getattr(self._hello, name)
-        )
-        return Refused(reason="other", message=f"this shard has another {wrong}")
+        if not hmac.compare_digest(hello.secret.encode(), self._secret.encode()):
+            return Refused(reason="other", message="this shard has another secret")
+        for name in Hello.__struct_fields__:
+            own, front = getattr(self._hello, name), getattr(hello, name)
+            if own != front:
+                told = f" ({own}, and the front {front})" if name in TOLD else ""
+                return Refused(reason="other", message=f"this shard has another {name}{told}")
+        if len(self._fronts) >= FRONTS:
+            return Refused(reason="failed", message="this shard has too many connections")
+        return None
 
     def _answered(self, question: Question) -> Answer:
         try:
@@ -243,3 +286,32 @@ class Shard:
                 if memory.view.version < version and not self._published.wait(max(0.0, left)):
                     return Refused(reason="late", message=f"version {version} has not come yet")
         return view
+
+
+def _questions(
+    connection: socket.socket, incoming: Incoming, *, seconds: float | None = None
+) -> Iterator[Question]:
+    """Yield the questions until the connection ends; raises `OSError` and `ValueError`.
+
+    The first byte of one may come within `seconds`, or at any time. The rest of it is then due
+    within these, or `MESSAGE_SECONDS`.
+    """
+    while True:
+        connection.settimeout(seconds)
+        deadline = monotonic() + (seconds or math.inf)
+        while (content := next(incoming.frames(), None)) is None:
+            if not incoming.empty:
+                deadline = min(deadline, monotonic() + MESSAGE_SECONDS)
+                connection.settimeout(max(0.001, deadline - monotonic()))
+            if not incoming.receive(connection):
+                return
+            if monotonic() > deadline:
+                raise TimeoutError("a question did not arrive in time")
+        connection.settimeout(MESSAGE_SECONDS)  # for the answer
+        yield messages.question_in(content)
+
+
+def _end(connection: socket.socket) -> None:
+    """End a connection, and with it the thread that serves it."""
+    with suppress(OSError):  # it has just ended
+        connection.shutdown(socket.SHUT_RDWR)

@@ -265,7 +265,10 @@ class LabelTable:
         """Return the label of a column."""
         label = self.live.get(column)
         if label is not None:
-            return label if self.tenant is None else replace(label, id=self._shown(label.id))
+            if self.tenant is None:
+                return label
+            metadata = self.tenant.shown_metadata(label.metadata)
+            return replace(label, id=self._shown(label.id), metadata=metadata)
         details = self.base_details.at(column)
         return Label(
             index=column,
@@ -273,7 +276,7 @@ class LabelTable:
             text=self.base_texts[column],
             aliases=details.aliases,
             queries=details.queries,
-            metadata=details.metadata,
+            metadata=self._shown_metadata(details.metadata),
             novel=details.novel,
             version=details.version,
             starts_at=details.starts_at,
@@ -289,10 +292,10 @@ class LabelTable:
         label = self.live.get(column)
         if label is not None:
             texts = label.text, *label.aliases
-            return self._shown(label.id), texts, label.novel, label.metadata
+            return self._shown(label.id), texts, label.novel, self._shown_metadata(label.metadata)
         details, label_id = self.base_details.at(column), self._shown(self.base_ids[column])
         texts = self.base_texts[column], *details.aliases
-        return label_id, texts, details.novel, details.metadata
+        return label_id, texts, details.novel, self._shown_metadata(details.metadata)
 
     def text_at(self, column: int) -> str:
         """Return the text of a column's label."""
@@ -317,6 +320,9 @@ class LabelTable:
 
     def _shown(self, stored_id: str) -> str:
         return stored_id if self.tenant is None else self.tenant.shown_id(stored_id)
+
+    def _shown_metadata(self, metadata: Metadata) -> Metadata:
+        return metadata if self.tenant is None else self.tenant.shown_metadata(metadata)
 
     def put(self, label: Label) -> LabelTable:
         """Return a table that holds `label` at its column, an existing one or the next."""

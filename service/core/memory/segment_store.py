@@ -14,12 +14,14 @@ again from the log. If a device searches, `DeviceSegments` replace the files.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import logging
 import math
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -62,12 +64,13 @@ def late_after(rows: int) -> float:
 class SegmentStore:
     """The segments in one folder."""
 
-    def __init__(self, folder: Path, *, late_niceness: int = 0) -> None:
+    def __init__(self, folder: Path, *, own: Path | None = None, late_niceness: int = 0) -> None:
         """Use `folder`, which is created when the first segment is built.
 
-        If a build is late, it is repeated at `late_niceness`.
+        It is `own`, or within it, if anybody can make folders next to `own`: at each use, `own`
+        must then be as `make_own` leaves it. If a build is late, it is repeated at `late_niceness`.
         """
-        self._folder, self._late_niceness = folder, late_niceness
+        self._folder, self._own, self._late_niceness = folder, own, late_niceness
         self._child = LowPriorityChild()
 
     def key(self, vectors: Halves, parameters: IndexParameters) -> str:
@@ -80,7 +83,7 @@ class SegmentStore:
     def matrix(self, shape: tuple[int, int]) -> Halves:
         """Return an `unnamed_matrix` [n, d]; raises `SealError` if the disk has no room."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._make()
             return unnamed_matrix(self._folder, shape)
         except OSError as error:
             raise SealError(
@@ -101,6 +104,8 @@ class SegmentStore:
         Returns None if it is not built yet or is damaged. A damaged segment is deleted, unless the
         caller only reads.
         """
+        if not self._usable():
+            return None
         folder = self._folder / key
         try:
             facts = orjson.loads((folder / FACTS).read_bytes())
@@ -154,14 +159,15 @@ class SegmentStore:
 
     def discard(self, key: str) -> None:
         """Delete a segment that a larger one has replaced; processes that opened it keep it."""
-        shutil.rmtree(self._folder / key, ignore_errors=True)
+        if self._usable():
+            shutil.rmtree(self._folder / key, ignore_errors=True)
 
     def prune(self, keep: Collection[str], *, older_than: float) -> None:
         """Delete the segments that are older than `older_than` seconds and not in `keep`.
 
         A process that still needs a deleted one builds it again.
         """
-        for facts in self._folder.glob(f"*/{FACTS}"):
+        for facts in self._folder.glob(f"*/{FACTS}") if self._usable() else ():
             with suppress(OSError):  # another process may be deleting the same folder
                 if facts.parent.name not in keep and facts.stat().st_mtime < time() - older_than:
                     shutil.rmtree(facts.parent)
@@ -194,9 +200,25 @@ class SegmentStore:
                 }
                 (folder / FACTS).write_bytes(orjson.dumps({"files": facts, **how, **measured}))
 
+    def _make(self) -> None:
+        """Make the folder unless it exists; raises `OSError`, also if it is not `own`."""
+        if self._own is not None:
+            make_own(self._own)
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def _usable(self) -> bool:
+        try:
+            if self._own is not None:
+                make_own(self._own)
+        except OSError as error:
+            cause = error.strerror
+            log.error("segments are not used", extra={"folder": f"{self._own}", "cause": cause})
+            return False
+        return True
+
     @contextmanager
     def _build_lock(self) -> Iterator[None]:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._make()
         with (self._folder / "build.lock").open("w") as lock:
             while not _locked(lock):  # the holder may be stuck
                 if self._child.stopped:
@@ -205,6 +227,25 @@ class SegmentStore:
             for abandoned in self._folder.glob(".*-*"):
                 shutil.rmtree(abandoned, ignore_errors=True)  # left by a killed process
             yield
+
+
+def make_own(folder: Path) -> None:
+    """Make a folder of this user alone, unless it exists; raises `OSError` if it is another's.
+
+    Other users may write to the folder that contains it, but delete and rename only what is theirs
+    there, as in /tmp. So once it is of this user, they cannot replace it.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    facts = folder.lstat()  # of a link, not of its target
+    if not stat.S_ISDIR(facts.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(folder))
+    if facts.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, f"it belongs to user {facts.st_uid}", str(folder))
+    if facts.st_mode & 0o022:
+        raise PermissionError(errno.EPERM, "others can write to it", str(folder))
+    if facts.st_mode & 0o077:
+        folder.chmod(0o700)
 
 
 def _locked(lock: IO[str]) -> bool:

@@ -6,16 +6,20 @@ Ray is an extra (`cluster`). Nothing of it is imported before a process joins a 
 from __future__ import annotations
 
 import logging
+import os
+import secrets
 import signal
 import socket
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
 from service.core.errors import CommandFailed, InvalidConfig, KeymatchError, MissingExtra
+from service.core.processes.own_code import ROOT
 from service.core.processes.resources import available_cores
 
 AUTO = "auto"
@@ -54,16 +58,21 @@ def require_head(address: str) -> None:
 def join(address: str) -> None:
     """Connect this process to the cluster at `address`; `AUTO` starts one on this machine.
 
-    Raises `InvalidConfig` if there is none.
+    The latter listens on loopback addresses alone, and has a token of its own unless the
+    environment says otherwise. Raises `InvalidConfig` if there is no cluster.
     """
-    import ray
-
     own = address == AUTO
+    if own and "ray" not in sys.modules:
+        _keep_to_itself(os.environ)
+    import ray
+    from ray.job_config import JobConfig
+
     try:
         ray.init(
             address="local" if own else address,
             num_cpus=available_cores() if own else None,
             namespace=NAMESPACE,
+            job_config=JobConfig(_py_driver_sys_path=_FirstOfPath([str(ROOT)])),
             include_dashboard=False if own else None,
             log_to_driver=False,
             logging_level=logging.WARNING,
@@ -77,6 +86,29 @@ def join(address: str) -> None:
     except Exception as error:  # Ray raises OSError, ValueError, RuntimeError, ...
         what = "Ray cannot be started here" if own else f"no Ray cluster is at {address}"
         raise InvalidConfig(f"{what}: {error}") from error
+
+
+class _FirstOfPath(list[str]):
+    """Folders that Ray's workers put on Python's path, which search the last of them first.
+
+    Ray adds the working directory, which may have folders with the names of our packages.
+    """
+
+    def extend(self, others: Iterable[str]) -> None:
+        """Add folders that are searched later."""
+        self[:0] = others
+
+
+def _keep_to_itself(environment: MutableMapping[str, str]) -> None:
+    """Set what Ray reads, when it is imported, about addresses and tokens.
+
+    Without a token, Ray would write one to the home folder, where other users may read it.
+    """
+    # Not only on Windows and OSX, where this is the default: use 127.0.0.1.
+    environment.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    if environment.setdefault("RAY_AUTH_MODE", "token") == "token":
+        if "RAY_AUTH_TOKEN_PATH" not in environment:
+            environment.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def machines() -> int:
@@ -98,13 +130,13 @@ def joined(address: str | None) -> Iterator[Cluster | None]:
         return
     require_ray()
     require_head(address)
-    import ray
-
     try:
         with _signals_kept():
             join(address)
         yield Cluster()
     finally:
+        import ray
+
         with _signals_kept():
             ray.shutdown()
 

@@ -91,7 +91,7 @@ def test_the_wheel_holds_the_packages_and_the_compiled_code(installed: Installed
     names = zipfile.ZipFile(installed.wheel).namelist()
     of_package = {name.partition("/")[0] for name in names}
     assert {name for name in of_package if ".dist-info" not in name} == {
-        *("service", "training", "export")
+        *("service", "training", "export", "keymatch_start.py")
     }
     assert {Path(name).name for name in names if name.endswith(".so")} == {
         *("libvotes.so", "libtexts.so")

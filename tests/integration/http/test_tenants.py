@@ -175,6 +175,23 @@ def test_tenants_with_hostile_names_share_no_id_and_no_request(
             assert client("GET", f"/labels/{text}").json()["text"] == text
 
 
+def test_a_tenant_sees_its_own_value_alone(each: dict[str, Client]) -> None:
+    """A label of several tenants names the others in a list."""
+    metadata = {FIELD: ["apex", "acme"], "color": ["a"]}
+    each["root"].labels({"id": "shared", "text": "vortex gear", "metadata": metadata})
+    for name in TENANTS:
+        shown = {FIELD: name, "color": ["a"]}
+        [label] = each[name]("GET", "/labels").json()["labels"]
+        assert (label["id"], label["metadata"]) == ("shared", shown)
+        asked = {"queries": ["vortex gear"], "explain": True}
+        [result] = each[name]("POST", "/predict", asked).json()["results"]
+        assert [keyword["metadata"] for keyword in result["keywords"]] == [shown]
+        assert each[name]("GET", "/labels/shared").json()["metadata"] == shown
+        assert each[name]("DELETE", "/labels/shared").status_code == 404
+    whole = each["root"]("GET", "/labels/shared").json()
+    assert whole["metadata"][FIELD] == ["apex", "acme"]
+
+
 def test_clicks_rules_and_pages_are_a_tenants_own(each: dict[str, Client]) -> None:
     root, acme, apex = each["root"], each["acme"], each["apex"]
     for client in (acme, apex):

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
@@ -39,12 +40,11 @@ class Running:
         self.bundle, self.state = bundle, state
         self.shards: dict[tuple[int, int], Shard] = {}
         self.others: dict[int, list[Address]] = {}  # addresses to ask first
-        self.seconds = SETTINGS.shard_timeout_ms / 1000
-        self.partial = False
+        self.settings = SETTINGS
 
     def start(self, index: int, replica: int = 0) -> Shard:
         share = KeyShare(index=index, count=COUNT)
-        shard = Shard(self.bundle, self.state, share=share, settings=SETTINGS)
+        shard = Shard(self.bundle, self.state, share=share, settings=self.settings)
         self.shards[index, replica] = shard
         return shard
 
@@ -54,7 +54,7 @@ class Running:
     def known(self) -> KnownPlaces:
         places: list[list[Address]] = [list(self.others.get(index, ())) for index in range(COUNT)]
         for (index, _), shard in sorted(self.shards.items()):
-            places[index].append(("127.0.0.1", shard.port))
+            places[index].append(shard.address)
         return KnownPlaces(places=places, written=1e12)
 
     def open(self, bundle: Bundle, label_log: LabelLog, _settings: EngineSettings) -> SocketShards:
@@ -63,8 +63,7 @@ class Running:
             bundle=manifest.fingerprint(bundle.manifest),
             log=label_log.id,
             dimension=bundle.manifest.encoder.dimension,
-            patience=self.seconds,
-            partial=self.partial,
+            settings=self.settings,
         )
 
 
@@ -93,7 +92,7 @@ def front(running: Running) -> Iterator[LocalService]:
 def silent_place() -> Iterator[Address]:
     """A port that accepts connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield listening.getsockname()
+        yield Address(*listening.getsockname(), "")
 
 
 def results(service: LocalService, **more: object) -> object:
@@ -194,7 +193,7 @@ def test_a_missing_shard_is_a_503_until_it_is_back(running: Running, front: Loca
 
 
 def test_answers_may_be_partial(running: Running) -> None:
-    running.partial = True
+    running.settings = replace(SETTINGS, partial_answers=True)
     with local_service(running.bundle, running.state, open_shards=running.open) as front:
         [first, *_] = front.post("/predict", {"queries": QUERIES}).json()["results"]
         assert "partial" not in first
@@ -220,7 +219,7 @@ def test_a_slow_replica_is_not_waited_for(running: Running, front: LocalService)
         start = monotonic()
         for _ in range(4):  # replicas take turns
             assert results(front) == before
-        assert HEDGE_SECONDS < monotonic() - start < running.seconds
+        assert HEDGE_SECONDS < monotonic() - start < SETTINGS.shard_timeout_ms / 1000
 
 
 def test_a_replica_that_comes_while_a_question_waits_is_asked(
@@ -229,7 +228,7 @@ def test_a_replica_that_comes_while_a_question_waits_is_asked(
     before = results(front)
     running.stop(0)
     with socket.create_server(("127.0.0.1", 0)) as dying, ThreadPoolExecutor(1) as threads:
-        running.others[0] = [dying.getsockname()]
+        running.others[0] = [Address(*dying.getsockname(), "")]
         asked = threads.submit(results, front)
         connection, _ = dying.accept()
         running.start(0)
@@ -250,17 +249,16 @@ def test_shards_of_another_bundle_or_log_are_refused(
             with pytest.raises(
                 ShardsUnavailable, match=f"3 of 3 .*: this shard has another {what}"
             ):
-                shards.search(_search(version=0))
+                shards.search(search_in(version=0))
 
 
 def test_a_version_that_never_comes_and_one_that_is_gone(
     running: Running, front: LocalService
 ) -> None:
-    running.seconds = 1.0
     with closing(open_log(running.state)) as label_log:
         shards = running.open(open_bundle(running.bundle), label_log, SETTINGS)
         with pytest.raises(ShardsUnavailable, match="3 of 3 shards do not answer"):
-            shards.search(_search(version=7))
+            shards.search(search_in(version=7))
         stream = b"".join(b'{"text": "label %d"}\n' % number for number in range(300))
         sent = front.request(
             "POST",
@@ -270,17 +268,17 @@ def test_a_version_that_never_comes_and_one_that_is_gone(
         )
         assert sent.status_code == 200
         wait_for(lambda: all(one and one.version == 300 for one in shards.status()))
-        assert len(shards.search(_search(version=300, rows=ROWS + 300)).rows) == 1
+        assert len(shards.search(search_in(version=300, rows=ROWS + 300)).rows) == 1
         with pytest.raises(ShardsUnavailable):
-            shards.search(_search(version=1))
+            shards.search(search_in(version=1))
 
 
 def test_a_shard_with_other_row_numbers_does_not_answer(running: Running) -> None:
     with closing(open_log(running.state)) as label_log:
         shards = running.open(open_bundle(running.bundle), label_log, SETTINGS)
-        assert len(shards.search(_search(version=0)).rows) == 1
+        assert len(shards.search(search_in(version=0)).rows) == 1
         with pytest.raises(ShardsUnavailable, match="numbers rows otherwise"):
-            shards.search(_search(version=0, rows=ROWS + 1))
+            shards.search(search_in(version=0, rows=ROWS + 1))
         assert not any(shard.alive for shard in running.shards.values())
 
 
@@ -296,15 +294,15 @@ def test_a_shard_needs_the_log(tiny_bundle_folder: Path, tmp_path: Path) -> None
 
 
 def test_what_is_no_front_is_sent_away(running: Running) -> None:
-    port = running.shards[0, 0].port
+    host, port, _ = running.shards[0, 0].address
     for sent in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\0\0\0\x01\x00"):
-        with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        with socket.create_connection((host, port), timeout=30) as connection:
             connection.sendall(sent)
             with suppress(ConnectionResetError):
                 assert connection.recv(100) == b""
 
 
-def _search(version: int, rows: int = ROWS) -> KeySearch:
+def search_in(version: int, rows: int = ROWS) -> KeySearch:
     return KeySearch(
         version=version,
         next_row=rows,

@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import faiss
 import numpy as np
 import orjson
 import pytest
 
-from service.core.errors import DeviceUnavailable, SealError
+from service.core.errors import DeviceUnavailable, InvalidConfig, SealError
 from service.core.files.folder_facts import FileFacts
 from service.core.index import frozen_segment
 from service.core.index.libraries import IndexParameters, load_library
@@ -29,6 +30,8 @@ from service.core.memory.segment_store import (
     late_after,
 )
 from service.core.processes.low_priority import LowPriorityChild
+from service.engine import device
+from service.settings import EngineSettings
 from tests.support.children import child_processes
 from tests.support.device.scan_device import HostScanDevice
 from tests.support.disks import SmallDisk
@@ -406,3 +409,98 @@ def test_a_full_device_is_an_error_of_sealing(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(device, "upload", full)
     with pytest.raises(SealError, match="no memory"):
         DeviceSegments(device).build("a", FOUR_VECTORS, PARAMETERS)
+
+
+# A folder in one that anybody may write to ---------------------------------------------------
+
+
+def link_to_a_victim(own: Path) -> str:
+    victim = own.with_name("victim")
+    victim.mkdir()
+    (victim / "build.lock").write_text("kept")
+    own.symlink_to(victim)
+    return "no folder"
+
+
+def file_of_this_name(own: Path) -> str:
+    own.write_text("")
+    return "no folder"
+
+
+def open_to_all(own: Path) -> str:
+    own.mkdir()
+    own.chmod(0o777)
+    return "others can write"
+
+
+def of_another_user(own: Path) -> str:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make files of others")
+    own.mkdir(mode=0o700)
+    os.chown(own, 65_534, 65_534)
+    return "belongs to user 65534"
+
+
+HOSTILE = [link_to_a_victim, file_of_this_name, open_to_all, of_another_user]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize("within", [".", "shards/0-of-3"])
+def test_a_folder_that_others_made_is_neither_read_nor_written(
+    folder: Path, vectors: np.ndarray, in_process: list[Path], hostile: Callable, within: str
+) -> None:
+    """It appears while the service runs: something has cleaned the temporary folder up."""
+    store = SegmentStore(folder / within, own=folder)
+    key = store.key(vectors, PARAMETERS)
+    why = hostile(folder)
+    before = contents(folder.parent)
+    for refused in (
+        lambda: store.build(key, vectors, PARAMETERS),
+        lambda: store.matrix(SHAPE),
+    ):
+        with pytest.raises(SealError, match=why):
+            refused()
+    if folder.is_dir():  # what is there looks like a segment of this key
+        shared = folder.with_name("shared")
+        SegmentStore(shared).build(key, vectors, PARAMETERS)
+        (folder / within).mkdir(parents=True, exist_ok=True)
+        (shared / key).rename(folder / within / key)
+        before = contents(folder.parent)
+    assert store.find(key, PARAMETERS, shape=SHAPE) is None
+    store.discard(key)
+    store.prune((), older_than=-1)
+    assert contents(folder.parent) == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
+        for path in folder.rglob("*")
+    }
+
+
+def test_an_own_folder_is_closed_to_others(
+    folder: Path, vectors: np.ndarray, in_process: list[Path]
+) -> None:
+    store = SegmentStore(folder / "shards", own=folder)
+    store.build("key", vectors, PARAMETERS)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o755)  # as earlier versions made it
+    assert store.find("key", PARAMETERS, shape=SHAPE) is not None
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_service_whose_temporary_folder_others_made_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: Callable
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    label_log = SimpleNamespace(state="postgresql://elsewhere/log", id="f00")
+    own = tmp_path / f"keymatch-{os.geteuid()}-f00"
+    why = hostile(own)
+    with pytest.raises(
+        InvalidConfig, match=rf"{own} is for segments, but .*{why}.*engine.segments"
+    ):
+        device.segment_store(label_log, EngineSettings())
+    elsewhere = EngineSettings(segments=tmp_path / "elsewhere")
+    device.segment_store(label_log, elsewhere)
