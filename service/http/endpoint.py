@@ -70,8 +70,8 @@ def request_key(request: Request, body: BaseModel | None, *, key_name: str) -> R
     """Return the idempotency key of a request, or None.
 
     Two clients may use the same key, so it is stored with `key_name`, the name of their API key.
-    Requests with equal paths and equal validated bodies are the same; white space and the order of
-    fields do not count. Raises `InvalidInput` if the key is too long or not visible ASCII.
+    Requests with equal methods, paths and validated bodies are the same; white space and the order
+    of fields do not count. Raises `InvalidInput` if the key is too long or not visible ASCII.
     """
     key = request.headers.get(HEADER)
     if key is None:
@@ -81,7 +81,8 @@ def request_key(request: Request, body: BaseModel | None, *, key_name: str) -> R
     content = b"{}" if body is None else _content(body)
     # The routed path: `request.url.path` lacks tabs, line breaks, and everything after a "?".
     path: str = request.scope["path"]
-    digest = hashlib.sha256(path.encode() + b"\0" + content).hexdigest()
+    named = f"{request.method} {path}\0".encode()
+    digest = hashlib.sha256(named + content).hexdigest()
     return RequestKey(key=f"{key_name}:{key}", digest=digest)
 
 

@@ -78,15 +78,14 @@ DEFAULT_ID = (
 )
 
 
-def _refuse_repeated(entries: list[Any]) -> list[Any]:
-    """Raise `ValueError` for the first label or item that a request repeats."""
+def _refuse_repeated(what: str, entries: list[Any]) -> list[Any]:
+    """Raise `ValueError` for the first entry, such as a label, that a request repeats."""
     if len(entries) < 2:
         return entries  # nothing to compare; making an id may take a millisecond
     seen: set[str] = set()
     for place, entry in enumerate(entries):
         given_id = entry.id or identity(entry.text)
         if given_id in seen:
-            what = type(entry).__name__.lower()
             raise ValueError(f"{what} {place} repeats the id {echoed(given_id)}")
         seen.add(given_id)
     return entries
@@ -350,11 +349,15 @@ class MergeBody(StrictModel):
         description="Replaces the boost. Default: it stays; 1 removes it.",
     )
 
-    def to_merge(self, label_id: str, tenant: Tenant | None) -> LabelMerge:
+    def to_merge(self, label_id: str, tenant: Tenant | None, *, at: str = "") -> LabelMerge:
         """Return the changes to the label with this id; raises as `LabelBody.to_label`."""
         metadata: Mapping[str, MetadataValue | None] = as_metadata(self.metadata)
         if tenant is not None:
-            require_own(metadata, tenant)
+            require_own(metadata, tenant, at=at)
+        dates: dict[str, Callable[[str | None], float | None]] = {
+            "starts_at": unix_seconds,
+            "expires_at": partial(_end_of, at=at),
+        }
         return LabelMerge(
             id=label_id,
             text=self.text,
@@ -363,11 +366,23 @@ class MergeBody(StrictModel):
             metadata=metadata,
             dates={
                 name: in_seconds(getattr(self, name))
-                for name, in_seconds in (("starts_at", unix_seconds), ("expires_at", _end_of))
+                for name, in_seconds in dates.items()
                 if getattr(self, name) != UNCHANGED
             },
             boost=None if self.boost is None else max(self.boost, SMALLEST_WEIGHT),
         )
+
+
+class ChangeBody(MergeBody):
+    """One change of PATCH /labels."""
+
+    id: str = Field(description="Id of the label.")
+
+
+class ChangesBody(StrictModel):
+    """The body of PATCH /labels."""
+
+    labels: list[Any] = Field(description="Changes of labels, each id at most once.")
 
 
 class Page(StrictModel):
@@ -768,17 +783,27 @@ class RequestModels:
             **dates,
         )
         self.label: type[LabelBody] = label
-        distinct = AfterValidator(_refuse_repeated)
-        labels = _bounded(list[label], Len(1, limits.labels), distinct)
-        self.labels = limited(LabelsBody, "LabelsRequest", labels=labels)
-        self.merge = limited(
-            MergeBody,
-            "LabelMerge",
-            text=text | None,
-            aliases=aliases,
-            queries=queries,
-            metadata=_bounded(dict[short, value | None], entries),
+
+        def distinct(what: str, entry: Any, most: int) -> Any:
+            return _bounded(
+                list[entry], Len(1, most), AfterValidator(partial(_refuse_repeated, what))
+            )
+
+        self.labels = limited(
+            LabelsBody, "LabelsRequest", labels=distinct("label", label, limits.labels)
+        )
+        merged: dict[str, Any] = {
+            "text": text | None,
+            "aliases": aliases,
+            "queries": queries,
+            "metadata": _bounded(dict[short, value | None], entries),
             **dates,
+        }
+        self.merge = limited(MergeBody, "LabelMerge", **merged)
+        change: Any = limited(ChangeBody, "LabelChange", id=known_id, **merged)
+        self.change: type[ChangeBody] = change
+        self.changes = limited(
+            ChangesBody, "LabelChanges", labels=distinct("label", change, limits.labels)
         )
         known_ids = _bounded(list[known_id], MaxLen(limits.instance_labels))
         past = _bounded(str, date, AfterValidator(_past)) | None
@@ -813,9 +838,6 @@ class RequestModels:
             then=then | None,
             **dates,
         )
-        self.rules = limited(
-            RulesBody, "RulesRequest", rules=_bounded(list[rule], Len(1, limits.rules), distinct)
-        )
+        self.rules = limited(RulesBody, "RulesRequest", rules=distinct("rule", rule, limits.rules))
         item: Any = limited(ItemBody, "Item", id=text | None, text=text)
-        items = _bounded(list[item], Len(1, limits.labels), distinct)
-        self.items = limited(ItemsBody, "ItemsRequest", items=items)
+        self.items = limited(ItemsBody, "ItemsRequest", items=distinct("item", item, limits.labels))

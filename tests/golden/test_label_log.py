@@ -13,8 +13,8 @@ from service.core.label_log.maintenance import verify
 from tests.golden.write_label_log import ENCODER, EVENTS, LOG, REQUEST, vectors
 from tests.support.label_logs import Place, event
 
-ID = "b999c81829f34f509639dd43a8b36339"
-CHAIN = "be086ffdf3566823dfd4b36b2c7ece41"  # the hash of the log's newest event
+ID = "578f74f414994354aac9eb343b16637a"
+CHAIN = "0e1553d8e6124f0e5b7510cfb66cb39c"  # the hash of the log's newest event
 
 
 @pytest.fixture

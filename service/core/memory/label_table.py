@@ -281,6 +281,11 @@ class LabelTable:
             fields=others.fields.put(label, others.live),
         )
 
+    def growth(self, column: int, label: NewLabel) -> int:
+        """Return by how many bytes `live_bytes` grows if `label` replaces that at `column`."""
+        known = self.live.get(column)
+        return bytes_of_label(label) - (0 if known is None else bytes_of_label(known))
+
     def delete(self, label: Label) -> LabelTable:
         """Return a table without `label`."""
         place = int(np.searchsorted(self.deleted, label.index))

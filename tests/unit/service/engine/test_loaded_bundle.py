@@ -76,7 +76,7 @@ def test_labels_that_the_log_has_posted_itself_are_no_sign(trigram_bundle: Bundl
         click("kayak", "a"),
         click("a", "lamp"),
         event("label.delete", id="kayak"),
-        event("label.delete", id="b"),
+        event("label.change", id="b", metadata={}),
         event("instance.delete", query="igloo", labels=["boots", "kayak", "c"]),
     )
     assert (found.known, list(found.unknown)) == ({"tent", "lamp", "boots"}, ["a", "b", "c"])
@@ -114,6 +114,6 @@ def test_what_is_unknown_or_has_no_effect_is_logged_once(
     void, unknown = caplog.messages
     assert "no item memory: 2 writes of items in the log have no effect" in void
     assert unknown.startswith(
-        "1 of the 2 labels that clicks and deletions of the log take for granted"
+        "1 of the 2 labels that clicks, changes and deletions of the log take for granted"
     )
     assert unknown.endswith("2 clicks lose votes")
