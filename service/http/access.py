@@ -1,4 +1,4 @@
-"""Access control: API keys with their scopes, and the sites whose pages may write.
+"""Access control: API keys with their scopes, and the sites whose pages may use the service.
 
 Keys come from a file of `name:scopes:sha256(key)` lines. Scopes are `read`, `write`, `admin` and
 `metrics`, separated by commas. A line that ends in `:FIELD=VALUE` is a tenant's, with the scopes
@@ -15,6 +15,10 @@ requests:
   ("DNS rebinding"), the page has the same origin as the service, but its Host is a foreign name.
 
 Clients other than browsers send no `Origin`, and as `Host` the name that they call.
+
+Pages of the sites in the setting `origins` may write, and read the answers (CORS, in the Fetch
+standard). Before most requests, their browsers ask whether the page may send it: a preflight. No
+cookies are involved: pages send the API key themselves.
 """
 
 from __future__ import annotations
@@ -55,6 +59,11 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NEW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 SAFE_METHODS = ("GET", "HEAD")  # they change nothing
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+# What a page of a named site may send, beyond what browsers always allow, and may read.
+SENT_HEADERS = b"authorization, content-encoding, content-type, idempotency-key, x-request-id"
+READ_HEADERS = b"retry-after, www-authenticate, x-request-id"
+PREFLIGHT_SECONDS = b"600"  # for which a browser may remember the answer to a preflight
+Headers = tuple[tuple[bytes, bytes], ...]
 MOST_REMEMBERED = 64  # Host values whose check is cached; a name may come with any port
 
 
@@ -223,7 +232,10 @@ def _require_tenant_scopes(scopes: Collection[str], where: str) -> None:
 
 
 class Sites:
-    """Refuses requests with a foreign `Host`, and writes with a foreign `Origin`."""
+    """Refuses requests with a foreign `Host`, and writes with a foreign `Origin`.
+
+    Answers to the sites in `origins` get headers with which their pages may read them.
+    """
 
     def __init__(self, server: ServerSettings, access: Access) -> None:
         """Accept the names in `server.hosts`; without them, see `_names`."""
@@ -251,7 +263,48 @@ class Sites:
             return None
         if host is not None and origin.partition(b"://")[2] == host.lower():
             return None
-        return ForeignOrigin("a page of another site may not use this service")
+        return ForeignOrigin(
+            "a page of another site may not use this service; see its setting 'origins'"
+        )
+
+    def headers(self, scope: Scope) -> Headers:
+        """Return headers by which a browser lets a page of a named site read the answer."""
+        if not self._origins:
+            return ()
+        # An answer depends on the site, so that a cache must not give it to another one.
+        vary = (b"vary", b"origin")
+        origin = self._named(scope)
+        if origin is None:
+            return (vary,)
+        return (
+            vary,
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", READ_HEADERS),
+        )
+
+    def preflight(self, scope: Scope, methods: str) -> Headers | None:
+        """Return headers that allow what a page of a named site is about to send.
+
+        `methods` are those of the path. None: the request is no such question.
+        """
+        given = dict(scope["headers"])
+        asks = scope["method"] == "OPTIONS" and b"access-control-request-method" in given
+        if not asks or self._named(scope) is None:
+            return None
+        allowed = (
+            (b"access-control-allow-methods", methods.encode()),
+            (b"access-control-allow-headers", SENT_HEADERS),
+            (b"access-control-max-age", PREFLIGHT_SECONDS),
+        )
+        # Asked before a public page uses a service in a private network.
+        if b"access-control-request-private-network" in given:
+            return (*allowed, (b"access-control-allow-private-network", b"true"))
+        return allowed
+
+    def _named(self, scope: Scope) -> bytes | None:
+        """Return the Origin of a request, as it was sent, if it is one of the named sites."""
+        sent = (value for name, value in scope["headers"] if name == b"origin")
+        return next((value for value in sent if value.lower() in self._origins), None)
 
 
 def _names(server: ServerSettings, access: Access) -> Callable[[str], bool]:
