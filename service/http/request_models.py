@@ -5,6 +5,7 @@ The classes declare the fields. `RequestModels` adds the configured bounds to th
 validate and document requests.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -55,10 +56,28 @@ FAST_CLOCK_SECONDS = 3_600  # by which a client's clock may be ahead
 UNCHANGED = ""  # a date that a merge leaves as it is; null removes it
 # The names that `BundleDirectory.path` accepts.
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
-BundleName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$")]
-BundlePlace = Annotated[
-    str, StringConstraints(pattern=rf"^({_NAME}|[a-z][a-z0-9]*://\S{{1,1000}})$")
-]
+_NAMES = (
+    "must be a folder's name: 1 to 128 letters, digits, '.', '_' and '-', first a letter or digit"
+)
+
+
+def _matching(pattern: str, otherwise: str) -> Any:
+    """Return the type of strings that match a pattern; `otherwise` says what they must be."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(otherwise)
+        return text
+
+    schema = {"type": "string", "pattern": f"^{pattern}$"}
+    return Annotated[str, AfterValidator(check), WithJsonSchema(schema)]
+
+
+BundleName: Any = _matching(_NAME, _NAMES)
+BundlePlace: Any = _matching(
+    rf"({_NAME}|[a-z][a-z0-9]*://\S{{1,1000}})",
+    f"{_NAMES}; or a URL such as s3://BUCKET/NAME where bundles are in an object store",
+)
 
 
 class StrictModel(BaseModel):
@@ -78,15 +97,15 @@ DEFAULT_ID = (
 )
 
 
-def _refuse_repeated(what: str, entries: list[Any]) -> list[Any]:
-    """Raise `ValueError` for the first entry, such as a label, that a request repeats."""
+def _refuse_repeated(entries: list[Any]) -> list[Any]:
+    """Raise `ValueError` for the first label, item or rule that a request repeats."""
     if len(entries) < 2:
         return entries  # nothing to compare; making an id may take a millisecond
     seen: set[str] = set()
     for place, entry in enumerate(entries):
         given_id = entry.id or identity(entry.text)
         if given_id in seen:
-            raise ValueError(f"{what} {place} repeats the id {echoed(given_id)}")
+            raise ValueError(f"repeats the id {echoed(given_id)} at place {place}")
         seen.add(given_id)
     return entries
 
@@ -784,14 +803,10 @@ class RequestModels:
         )
         self.label: type[LabelBody] = label
 
-        def distinct(what: str, entry: Any, most: int) -> Any:
-            return _bounded(
-                list[entry], Len(1, most), AfterValidator(partial(_refuse_repeated, what))
-            )
+        def distinct(entry: Any, most: int) -> Any:
+            return _bounded(list[entry], Len(1, most), AfterValidator(_refuse_repeated))
 
-        self.labels = limited(
-            LabelsBody, "LabelsRequest", labels=distinct("label", label, limits.labels)
-        )
+        self.labels = limited(LabelsBody, "LabelsRequest", labels=distinct(label, limits.labels))
         merged: dict[str, Any] = {
             "text": text | None,
             "aliases": aliases,
@@ -802,9 +817,7 @@ class RequestModels:
         self.merge = limited(MergeBody, "LabelMerge", **merged)
         change: Any = limited(ChangeBody, "LabelChange", id=known_id, **merged)
         self.change: type[ChangeBody] = change
-        self.changes = limited(
-            ChangesBody, "LabelChanges", labels=distinct("label", change, limits.labels)
-        )
+        self.changes = limited(ChangesBody, "LabelChanges", labels=distinct(change, limits.labels))
         known_ids = _bounded(list[known_id], MaxLen(limits.instance_labels))
         past = _bounded(str, date, AfterValidator(_past)) | None
         instance: Any = limited(InstanceBody, "Instance", query=text, labels=known_ids, at=past)
@@ -838,6 +851,6 @@ class RequestModels:
             then=then | None,
             **dates,
         )
-        self.rules = limited(RulesBody, "RulesRequest", rules=distinct("rule", rule, limits.rules))
+        self.rules = limited(RulesBody, "RulesRequest", rules=distinct(rule, limits.rules))
         item: Any = limited(ItemBody, "Item", id=text | None, text=text)
-        self.items = limited(ItemsBody, "ItemsRequest", items=distinct("item", item, limits.labels))
+        self.items = limited(ItemsBody, "ItemsRequest", items=distinct(item, limits.labels))
