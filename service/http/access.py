@@ -26,13 +26,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import logging
 import re
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from service.core.errors import (
     Forbidden,
@@ -64,7 +66,12 @@ SENT_HEADERS = b"authorization, content-encoding, content-type, idempotency-key,
 READ_HEADERS = b"retry-after, www-authenticate, x-request-id"
 PREFLIGHT_SECONDS = b"600"  # for which a browser may remember the answer to a preflight
 Headers = tuple[tuple[bytes, bytes], ...]
+LOOK_SECONDS = 1.0  # between two looks at a file's time stamp
 MOST_REMEMBERED = 64  # Host values whose check is cached; a name may come with any port
+
+Content = TypeVar("Content")
+
+log = logging.getLogger("keymatch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +97,12 @@ ANYONE = ApiKey(name="", scopes=frozenset())  # if neither keys nor tokens are c
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Admits requests by their API key or token; if neither is configured, every request."""
+    """Admits requests by their API key or token; if neither is configured, every request.
 
-    keys: tuple[ApiKey, ...] = ()
+    `keys` are those of a file, read again when it changes, or always the same ones.
+    """
+
+    keys: Collection[ApiKey] = ()
     tokens: Tokens | None = None
 
     @property
@@ -126,8 +136,72 @@ class Access:
         return allowed[0]
 
 
+class FollowedFile(Generic[Content]):
+    """The content of a file, which is read again when it changes. A broken file changes nothing."""
+
+    def __init__(self, path: Path, read: Callable[[Path], Content], *, empty: Content) -> None:
+        """Name the file; `read` raises `InvalidConfig`. The content is `empty` until it is read."""
+        self._path, self._read, self.content = path, read, empty
+        self._stamp: tuple[int, ...] | None = None  # of the file that was read last
+        self._next_look = 0.0
+
+    def read(self) -> None:
+        """Read the file if it has changed. Raises `InvalidConfig`; the old content stays then."""
+        stamp = _stamp(self._path)
+        if stamp != self._stamp:
+            self._stamp = stamp  # also of a broken file, which is reported once
+            self.content = self._read(self._path)
+
+    def look(self) -> Content:
+        """Return the newest content; the file is looked at once per second, and errors logged."""
+        now = monotonic()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_SECONDS
+            try:
+                self.read()
+            except InvalidConfig as error:
+                log.error(
+                    "a file of keys is broken; the old keys stay", extra={"cause": str(error)}
+                )
+        return self.content
+
+
+class KeysFile(Collection[ApiKey]):
+    """The API keys of a file, as they are now."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file. Raises `InvalidConfig`, naming the file and the line."""
+        self._file = FollowedFile[tuple[ApiKey, ...]](path, _keys_in, empty=())
+        self._file.read()
+
+    def __iter__(self) -> Iterator[ApiKey]:
+        """Yield the present keys."""
+        return iter(self._file.look())
+
+    def __len__(self) -> int:
+        """Count the keys; there is always one or more."""
+        return len(self._file.content)
+
+    def __contains__(self, key: object) -> bool:
+        """Return whether the file has this key now."""
+        return key in self._file.look()
+
+
 def read_keys(path: Path) -> Access:
-    """Read a keys file. Raises `InvalidConfig`, naming the file and the line."""
+    """Follow a keys file. Raises `InvalidConfig`, naming the file and the line."""
+    return Access(keys=KeysFile(path))
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Return what changes with a file's content, () for none; a mounted secret is a symlink."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return ()
+    return facts.st_mtime_ns, facts.st_size, facts.st_ino
+
+
+def _keys_in(path: Path) -> tuple[ApiKey, ...]:
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -141,7 +215,7 @@ def read_keys(path: Path) -> Access:
         raise InvalidConfig(
             f"API keys file {path} holds no key: add a line name:scopes:sha256(key)"
         )
-    return Access(keys=keys)
+    return keys
 
 
 def new_key(name: str, scopes: Sequence[str], *, tenant: Tenant | None = None) -> tuple[str, str]:
