@@ -132,7 +132,12 @@ class RefusedLabels(InvalidFields):
 
 
 class BundleError(KeymatchError):
-    """A bundle cannot be served."""
+    """A bundle cannot be served.
+
+    `shown` is what an operator may read of the message: it names no folders of the machine.
+    """
+
+    shown = ""
 
 
 class BundleMissing(BundleError):

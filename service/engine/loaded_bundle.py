@@ -38,6 +38,7 @@ from service.core.errors import BundleUnsupported, KeymatchError, LogError, Othe
 from service.core.index.devices import ScanDevice
 from service.core.index.key_parts import KeyShare
 from service.core.index.libraries import load_library
+from service.core.label_filter import Condition, LabelFilter
 from service.core.label_log import LabelLog
 from service.core.label_log.maintenance import explained
 from service.core.memory.draft import MemoryLimits
@@ -58,6 +59,11 @@ WARM_UP_SEARCHES = 64  # per thread, with keys spread over the whole bundle
 _REPLAY_EVENTS = 1000  # applied and published together
 FEW = 2  # so many unknown labels are always accepted: a new training may drop some
 SHOWN = 3  # most unknown labels that a message names
+
+# A filter that every label passes.
+EVERY_LABEL = LabelFilter(
+    none=(Condition(field="warm-up", operator="exists", values=(True,), kind="boolean"),)
+)
 
 log = logging.getLogger("keymatch")
 
@@ -103,7 +109,8 @@ class LoadedBundle:
     ) -> None:
         """Answer a query on each of `threads` threads; `submit` runs a function on one of them.
 
-        The first calls allocate memory, and the first searches read pages from disk. Raises
+        The first calls allocate memory, and the first searches read pages from disk. One answer is
+        filtered, since the first filter reads the metadata and the votes of all rows. Raises
         `BundleUnsupported` for a broken model, and if there is no answer within `seconds`.
         """
         barrier = threading.Barrier(threads)
@@ -115,6 +122,7 @@ class LoadedBundle:
         def answer() -> None:
             barrier.wait(seconds)
             self.predictor.predict(view, ["warm-up"], options)
+            self.predictor.predict(self.memory.only(view, EVERY_LABEL), ["warm-up"], options)
             if view.shards is None:
                 self.warm_up_search()
 
