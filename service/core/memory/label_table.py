@@ -49,7 +49,8 @@ class LabelTable:
     `live_bytes` estimates the main memory that these labels take, without their rows.
 
     `fields` holds metadata, dates and boosts of all labels. In a table of some labels alone
-    (`only`), `kept` is a bitmap over all columns; other labels seem to be deleted. `factors` [C]
+    (`only`), `kept` is a bitmap over all columns; other labels seem to be deleted. It was made of
+    the table `whole`, whose sorted ids it shares. `factors` [C]
     replace the boosts of labels in a table that is `boosted`. The table `of` a `tenant` reads and
     shows ids as the tenant knows them, and finds its labels alone.
     """
@@ -66,6 +67,7 @@ class LabelTable:
     live_bytes: int = 0
     fields: LabelFields = field(default_factory=partial(LabelFields.of, ()))
     kept: bytes | None = None
+    whole: LabelTable | None = field(default=None, compare=False, repr=False)
     factors: Floats | None = None
     tenant: Tenant | None = None
 
@@ -82,7 +84,8 @@ class LabelTable:
 
     def only(self, columns: Bools) -> LabelTable:
         """Return a table of some labels alone, `columns` [C]; none of them was deleted."""
-        return replace(self, kept=np.packbits(columns, bitorder="little").tobytes())
+        kept = np.packbits(columns, bitorder="little").tobytes()
+        return replace(self, kept=kept, whole=self)
 
     def without(self, columns: Sequence[int]) -> LabelTable:
         """Return a table in which the labels at these columns seem to be deleted."""
@@ -361,7 +364,13 @@ class LabelTable:
 
     @cached_property
     def _live_ids(self) -> list[tuple[str, int]]:
-        """The ids and columns of all labels posted since the bundle, sorted once by each table."""
+        """The ids and columns of all labels posted since the bundle, sorted once by each table.
+
+        A table of some labels takes them from the whole one, which may have sorted them before.
+        """
+        kept_bits, whole = self.kept, self.whole
+        if kept_bits is not None and whole is not None and whole.tenant == self.tenant:
+            return [one for one in whole._live_ids if kept_bits[one[1] >> 3] >> (one[1] & 7) & 1]
         columns = np.fromiter(self.live.keys(), np.int32, len(self.live))
         kept = columns[~self.is_deleted(columns)] if self.kept is not None else columns
         return sorted((self.id_at(column), column) for column in kept.tolist())

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any, TypeVar
 
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from service.core.changes import DeleteLabel
-from service.core.errors import NotReady, RefusedLabels
+from service.core.errors import NotReady, Overloaded, RefusedLabels
 from service.core.label_filter import parse_json
 from service.core.page_cursor import PageCursor
 from service.core.tenant import Tenant
@@ -61,6 +62,8 @@ from service.http.responses import (
 )
 
 PAGE_BYTES = 4_194_304  # of labels; a larger page ends early, with fewer labels than asked for
+MOST_LISTS = 16  # waiting or in progress, per worker; beyond it 429
+Listed = TypeVar("Listed")
 Entry = TypeVar("Entry", NewLabel, LabelMerge)
 _LABEL_PATH = "/labels/{label_id:label_id}"
 
@@ -71,8 +74,34 @@ class LabelId(PathConvertor):
     regex = "(?s:.*)"
 
 
+class ListThread:
+    """Makes lists of labels one after the other, in a thread of its own; few may wait.
+
+    The first page after a write sorts all ids, and a search for words looks at each posted label:
+    tens of milliseconds for 20,000 of them. Many at once would slow down all queries.
+    """
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="lists")
+        self._unanswered = 0
+
+    async def run(self, listed: Callable[[], Listed]) -> Listed:
+        """Return the result of `listed`; raises `Overloaded` if `MOST_LISTS` are not answered."""
+        if self._unanswered >= MOST_LISTS:
+            raise Overloaded(f"{MOST_LISTS} lists of labels are being made", retry_after=1)
+        self._unanswered += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, listed)
+        finally:
+            self._unanswered -= 1
+
+
 class LabelRoutes(Routes):
     """Reads and writes labels, learns clicks and unlearns pairs."""
+
+    @cached_property
+    def _lists(self) -> ListThread:
+        return ListThread()
 
     def endpoints(self) -> list[Endpoint[Any]]:
         register_url_convertor("label_id", LabelId())
@@ -256,8 +285,7 @@ class LabelRoutes(Routes):
             found = table.page(after=after, size=page.limit + 1, every=page.every)
             return view.version, found
 
-        # In a thread, because the first page after a write sorts all ids.
-        version, labels = await asyncio.to_thread(listed)
+        version, labels = await self._lists.run(listed)
         shown = _first(labels[: page.limit], PAGE_BYTES)
         return {
             "version": version,

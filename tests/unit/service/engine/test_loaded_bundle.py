@@ -4,12 +4,15 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from service.core.bundle.bundle import Bundle
 from service.core.errors import BundleMissing, BundleUnsupported, OtherData
-from service.core.types import Event
+from service.core.memory.view import View
+from service.core.prediction.predictor import Predictor
+from service.core.types import Answer, Event
 from service.engine.loaded_bundle import LogReferences, load_bundle
 from service.settings import EngineSettings
 from tests.support.tiny.bundles import LABELS
@@ -25,6 +28,23 @@ def test_each_thread_answers_in_time(tiny_bundle_folder: Path) -> None:
         with pytest.raises(BundleUnsupported, match=r"no first answers within 0 s.*warm_up_s"):
             loaded.warm_up(pool.submit, threads=2, seconds=0.1)
         released.set()
+
+
+def test_the_first_filtered_query_finds_warm_fields_and_votes(
+    tiny_bundle_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_bundle(tiny_bundle_folder, None, SETTINGS)
+    filtered: list[bool] = []
+    predict = Predictor.predict
+
+    def noted(self: Predictor, view: View, *arguments: Any) -> Answer:
+        filtered.append(view.labels.kept is not None)
+        return predict(self, view, *arguments)
+
+    monkeypatch.setattr(Predictor, "predict", noted)
+    with ThreadPoolExecutor(2) as pool:
+        loaded.warm_up(pool.submit, threads=2, seconds=60)
+    assert sorted(filtered) == [False, False, True, True]
 
 
 def test_a_defect_is_an_error_of_the_bundle(tiny_bundle_folder: Path) -> None:
