@@ -9,6 +9,7 @@ from service.core.bundle.bundle import Bundle
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.label_table import LabelTable
 from service.core.page_cursor import PageCursor
+from service.core.tenant import Tenant
 from service.core.text_identity import identity
 from service.core.types import Label, NewLabel
 from tests.support.tiny.bundles import LABELS
@@ -123,3 +124,17 @@ def test_an_id_that_another_text_has_is_not_taken_from_it(table: LabelTable) -> 
     taken = with_labels(table, ab="Alpha Beta")
     assert id_of(taken, "AB") == "ab~2"
     assert id_of(with_labels(taken, **{"ab~2": "AB"}), "ab") == "ab~2"
+
+
+def test_a_page_of_some_labels_is_the_whole_one_without_the_others(table: LabelTable) -> None:
+    """Whether or not the whole table, or the tenant's, has sorted its ids before."""
+    for number in range(40):
+        shop = {"shop": "ab"[number % 2]}
+        label_id = f"shop=a::{number * 7 % 40}"
+        table = table.put(Label(index=table.columns, id=label_id, text="a", metadata=shop))
+    kept = np.arange(table.columns) % 3 > 0
+    kept[table.deleted] = False
+    for whole in (table, table.of(Tenant("shop", "a"))):
+        for _ in range(2):
+            found = [label.id for label in whole.only(kept).page(size=100)]
+            assert found == [one.id for one in whole.page(size=100) if kept[one.index]]
