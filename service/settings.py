@@ -125,7 +125,8 @@ class ServerSettings:
     allow_anonymous: bool = False  # whether to serve addresses other than loopback without API keys
     # Host names, without port, that clients may use; "*" is any. None: see service/http/access.py.
     hosts: tuple[str, ...] | None = None
-    origins: tuple[str, ...] = ()  # sites whose pages may write; the service's own pages always may
+    # Sites whose pages may write and read answers; the service's own pages always may.
+    origins: tuple[str, ...] = ()
     metrics_need_key: bool = False  # whether `GET /metrics` needs the scope `metrics`
     token_audience: str | None = None  # that a JSON Web Token must name; None: any
     token_issuer: str | None = None  # that a JSON Web Token must come from; None: any

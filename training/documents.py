@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from service.core.errors import InvalidData, InvalidInput
 from service.core.files.atomic import write_file
+from service.core.wrong_values import what_is_wrong
 
 Facts = TypeVar("Facts")
 
@@ -48,7 +49,7 @@ def checked(kind: type[Facts], document: object, *, path: Path, writer: str) -> 
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        message = f"is not what `{writer}` writes: {first['msg']}"
+        message = f"is not what `{writer}` writes: {what_is_wrong(first)}"
         raise InvalidData(path, message, field=where) from error
     except InvalidInput as error:  # raised by the class itself, for values that it refuses
         raise InvalidData(path, str(error)) from error

@@ -3,14 +3,14 @@
 Measures the first label after readiness, the CPU time per label, and the time until a label is
 synced and visible. Then the latency of labels while queries saturate the service or other processes
 keep every core busy, and the latency of queries while labels are posted across two seals. Finally a
-bulk stream of labels, deletions, and the recall of the grown memory against an exact scan. Writes
-writes.json and writes.md.
+bulk stream of labels, changes of their metadata, deletions, and the recall of the grown memory
+against an exact scan. Writes writes.json and writes.md.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -45,6 +45,8 @@ LABELS_P99_MS = 1_000.0  # while queries saturate the service, or other processe
 READS_RATIO, READS_RATIO_IN_BATCHES = 2.0, 1.5  # p99 of predictions, relative to quiet rounds
 LONGEST_PAUSE_MS = 50.0
 BULK_LABELS_PER_SECOND = 800.0
+CHANGES_PER_SECOND = 1_500.0  # of metadata, in bulk
+PATCHES = 500  # single changes
 
 app = App(name="loadtests.writes", help=__doc__)
 
@@ -210,7 +212,7 @@ def _grown(
         state = Path(folder) / "state"
         with running_server(bundle, state=state, options=["--no-access-log"]) as server:
             posted = list(islice(labels.new_labels(texts, "bulk"), inserts))
-            created, seconds = labels.post_in_bulk(server, posted)
+            created, seconds = labels.write_in_bulk(server, posted)
             per_second = created / seconds
             yield Row(
                 what=f"bulk NDJSON, {inserts:,} labels, each synced and visible",
@@ -219,6 +221,7 @@ def _grown(
                 met=created == inserts and per_second >= BULK_LABELS_PER_SECOND,
                 figures={"seconds": seconds, "created": created},
             )
+            yield from changed_rows(server, [label["id"] for label in posted])
             deletions = [delete(f"/labels/{label['id']}") for label in posted[:deletes]]
             taken, _ = one_by_one(server.port, deletions)
             yield latency_row("DELETE /labels/{id}", Outcome(latencies=taken))
@@ -232,6 +235,32 @@ def _grown(
                 recall,
             )
             yield resident_row(server)
+
+
+def changed_rows(server: Server, ids: Sequence[str]) -> Iterator[Row]:
+    """Change the price and the stock of labels: as one stream, then some one by one."""
+    changes = [
+        {"id": label_id, "metadata": {"price": place / 4, "stock": place % 7}}
+        for place, label_id in enumerate(ids)
+    ]
+    work = partial(labels.write_in_bulk, server, changes, method="PATCH")
+    (changed, seconds), cpu = with_cpu_time(server.pid, work)
+    per_second = changed / seconds
+    yield Row(
+        what=f"bulk NDJSON, {len(changes):,} changes of metadata",
+        goal=f">= {CHANGES_PER_SECOND:g} changes/s",
+        measured=f"{per_second:.0f} changes/s, {1000 * cpu / len(changes):.2f} ms of CPU time each",
+        met=changed == len(changes) and per_second >= CHANGES_PER_SECOND,
+        figures={"seconds": seconds, "changed": changed, "cpu_seconds": cpu},
+    )
+    again = [{**change, "metadata": {"price": -1}} for change in changes[:PATCHES]]
+    taken, cpu = with_cpu_time(server.pid, partial(labels.change_one_by_one, server, again))
+    row = latency_row("PATCH /labels/{id}, metadata", Outcome(latencies=taken))
+    yield replace(
+        row,
+        measured=f"{row.measured}; {1000 * cpu / len(again):.2f} ms of CPU time each",
+        figures={**row.figures, "cpu_seconds": cpu},
+    )
 
 
 def while_writing_row(what: str, measured: WhileWriting, *, ratio: float) -> Row:

@@ -11,7 +11,7 @@ from typing import Any
 from loadtests.clients.connection import get, one_by_one
 from loadtests.resources import metric, metrics_of
 from loadtests.traffic import Load
-from loadtests.writes.labels import WhileWriting, new_labels, play_round, post_in_bulk
+from loadtests.writes.labels import WhileWriting, new_labels, play_round, write_in_bulk
 from service.bulk.memory import find_log, open_memory
 from service.child_server import Server
 from service.core.index.faiss_hnsw import search_in_one_thread
@@ -52,7 +52,7 @@ def fill_live_block(server: Server, texts: Iterator[str], *, prefix: str) -> Non
     """Post labels until the block of live rows has only `SPARE_ROWS` rows left before it seals."""
     size = EngineSettings().seal_rows
     missing = max(0, size - memory_status(server)["live_rows"] % size - SPARE_ROWS)
-    post_in_bulk(server, list(islice(new_labels(texts, prefix), missing)))
+    write_in_bulk(server, list(islice(new_labels(texts, prefix), missing)))
 
 
 def count_seals(server: Server) -> int:

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from time import perf_counter
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
 from loadtests.clients.connection import (
     Connection,
     get,
+    one_by_one,
     post,
     post_bytes,
     predict,
@@ -30,6 +32,7 @@ from loadtests.clients.open_loop import Outcome, drive
 from loadtests.traffic import LABELS, PREDICT, Load
 from service.child_server import Server
 
+NDJSON = "application/x-ndjson"
 SATURATING_CONNECTIONS = 8
 _MOST_PER_SECOND = 4_000  # prepared queries: more than a server answers per second
 _HEAD_START_SECONDS = 1.0  # of the queries: they saturate the service before the first label
@@ -146,15 +149,32 @@ def batches(labels: Iterator[dict[str, Any]], *, size: int) -> Iterator[bytes]:
         yield post("/labels", {"labels": list(islice(labels, size))})
 
 
-def post_in_bulk(server: Server, labels: Sequence[dict[str, Any]]) -> tuple[int, float]:
-    """Send all labels in one NDJSON request; return how many were created, and the seconds.
+def write_in_bulk(
+    server: Server, labels: Sequence[dict[str, Any]], *, method: str = "POST"
+) -> tuple[int, float]:
+    """Send all labels, or changes of labels (PATCH), in one NDJSON request.
 
-    The answer is read only after sending.
+    Returns how many were created or updated, and the seconds. The answer is read only after
+    sending.
     """
     lines = b"".join(orjson.dumps(label) + b"\n" for label in labels)
     with Connection(server.port) as connection:
         start = perf_counter()
-        connection.send(post_bytes("/labels", lines, media_type="application/x-ndjson"))
+        connection.send(post_bytes("/labels", lines, media_type=NDJSON, method=method))
         answers = connection.receive_stream()
         seconds = perf_counter() - start
-    return sum(orjson.loads(line).get("status") == "created" for line in answers), seconds
+    written = ("created", "updated")
+    return sum(orjson.loads(line).get("status") in written for line in answers), seconds
+
+
+def change_one_by_one(server: Server, labels: Sequence[dict[str, Any]]) -> list[float]:
+    """Change labels by single requests, one after the other; return the seconds of each."""
+    requests = [
+        post_bytes(
+            f"/labels/{quote(label['id'], safe='')}",
+            orjson.dumps({"metadata": label["metadata"]}),
+            method="PATCH",
+        )
+        for label in labels
+    ]
+    return one_by_one(server.port, requests)[0]

@@ -25,6 +25,7 @@ from service.core.label_filter import LabelFilter, parse_json
 from service.core.processes.ray_cluster import joined
 from service.core.tables.separated import DelimiterOption
 from service.core.types import MatchType, PredictOptions, Spelling
+from service.core.wrong_values import what_is_wrong
 from service.http.request_models import RequestModels
 from service.settings import EngineSettings, Limits, load_settings
 
@@ -230,7 +231,7 @@ def _require_allowed(options: PredictOptions, limits: Limits) -> None:
     except ValidationError as error:
         first = error.errors()[0]
         option = str(first["loc"][0]).replace("_", "-")
-        raise InvalidConfig(f"--{option} {first['input']}: {first['msg']}") from error
+        raise InvalidConfig(f"--{option} {first['input']}: {what_is_wrong(first)}") from error
 
 
 def _answer(

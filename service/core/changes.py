@@ -9,6 +9,8 @@ applies both alike. To add a kind of write, add a class here, list it in `Change
 | `PutLabel`       | `label.put`       | `id`, `text`, `aliases`, `queries`, | [1 + aliases +    |
 |                  |                   | `metadata`, `starts_at`,            | queries, d], in   |
 |                  |                   | `expires_at`, `boost`               | this order        |
+| `ChangeLabel`    | `label.change`    | `id`, `metadata`, `starts_at`,      | none              |
+|                  |                   | `expires_at`, `boost`               |                   |
 | `DeleteLabel`    | `label.delete`    | `id`                                | none              |
 | `PutInstance`    | `instance.put`    | `query`, `labels` (ids), `weight`,  | [1, d]            |
 |                  |                   | `at`, `clicks`                      |                   |
@@ -35,7 +37,7 @@ from typing import Any, ClassVar, Self, get_args
 import numpy as np
 
 from service.core import times
-from service.core.label_filter import as_metadata
+from service.core.label_filter import Metadata, as_metadata
 from service.core.rules import Rule, from_document, tenant_of
 from service.core.tenant import Tenant
 from service.core.types import Event, Halves, NewInstance, NewItem, NewLabel
@@ -60,12 +62,10 @@ class PutLabel:
 
     def body(self) -> Mapping[str, Any]:
         """Return what the label log stores alongside the vectors, without what a label lacks."""
-        body = asdict(self.label)
-        if self.label.boost == 1.0:
-            del body["boost"]
+        body = _without_defaults(asdict(self.label))
         if not self.label.aliases:
             del body["aliases"]
-        return {name: value for name, value in body.items() if value is not None}
+        return body
 
     @classmethod
     def from_event(cls, event: Event, vectors_of: VectorsOf) -> Self:
@@ -161,6 +161,35 @@ class ChangeWithoutTexts:
         """Read the change back; raises KeyError for a wrong body."""
         stored = {field.name: event.body[field.name] for field in fields(cls)[1:]}
         return cls(sequence=event.sequence, **stored)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangeLabel(ChangeWithoutTexts):
+    """Replace a label's metadata, dates and boost. Its texts stay, so nothing is encoded.
+
+    If there is no such label, only the version changes: the bundle may have changed since the write
+    was logged.
+    """
+
+    kind: ClassVar[str] = "label.change"
+    summary: ClassVar[tuple[str, ...]] = ("id", "metadata")
+
+    id: str
+    metadata: Metadata
+    starts_at: int | None = None
+    expires_at: int | None = None
+    boost: float = 1.0
+
+    def body(self) -> Mapping[str, Any]:
+        """Return what the label log stores, without what a label lacks."""
+        return _without_defaults(super(ChangeLabel, self).body())
+
+    @classmethod
+    def from_event(cls, event: Event, vectors_of: VectorsOf | None = None) -> Self:
+        """Read the change back; raises KeyError, TypeError or ValueError for a wrong body."""
+        dates = {name: times.stored(event.body, name) for name in ("starts_at", "expires_at")}
+        metadata = as_metadata(event.body["metadata"])
+        return cls(sequence=event.sequence, **{**event.body, **dates, "metadata": metadata})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -269,6 +298,7 @@ class UseBundle(ChangeWithoutTexts):
 
 Change = (
     PutLabel
+    | ChangeLabel
     | DeleteLabel
     | PutInstance
     | DeleteInstance
@@ -280,6 +310,15 @@ Change = (
 )
 
 CHANGES: Mapping[str, type[Change]] = {change.kind: change for change in get_args(Change)}
+
+
+def _without_defaults(label: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a label's body without dates that it has not, and without a boost of 1."""
+    return {
+        name: value
+        for name, value in label.items()
+        if value is not None and not (name == "boost" and value == 1.0)
+    }
 
 
 def rows_of(item: Posted) -> int:

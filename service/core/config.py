@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from service.core.errors import InvalidConfig
+from service.core.wrong_values import UNKNOWN, what_is_wrong
 
 # All settings dataclasses use this: unknown keys are errors, and so is "1" instead of 1.
 STRICT = ConfigDict(extra="forbid", strict=True)
-
-COMPARED_CHARACTERS = 100  # a longer name is not a typo, and comparing it takes long
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -54,21 +52,16 @@ def toml_value(text: str) -> Any:
         return text
 
 
-def is_unknown(name: str, known: Sequence[str]) -> str:
-    """Return the end of a sentence that begins with an unknown `name`; it suggests other names."""
-    sentence = f"is unknown; known are {', '.join(known)}"
-    meant = get_close_matches(name, known, 1) if len(name) <= COMPARED_CHARACTERS else []
-    return sentence + "".join(f"; did you mean {other}?" for other in meant)
-
-
 def _explain(error: ValidationError, kind: type[Any]) -> str:
     """Describe the first wrong key: its path, and what is allowed there."""
     first = error.errors(include_url=False)[0]
     path = [str(part) for part in first["loc"]]
-    where, message = ".".join(path), first["msg"]
-    if first["type"] != "unexpected_keyword_argument":
-        return f"{where}: {message}" if where else message  # no path: keys contradict each other
-    return f"{where} {is_unknown(path[-1], _known(kind, path[:-1]))}"
+    unknown = first["type"] in UNKNOWN
+    said = what_is_wrong(first, known=_known(kind, path[:-1]) if unknown else ())
+    where = ".".join(path)
+    if unknown:
+        return f"{where} {said}"
+    return f"{where}: {said}" if where else said  # no path: keys contradict each other
 
 
 def _known(kind: Any, path: list[str]) -> list[str]:

@@ -5,7 +5,7 @@
     │   ├── AnswerTooLarge, InvalidConfig, OtherData, NotInBundle
     │   ├── UnknownLabel, UnknownItem, UnknownRule
     │   ├── InvalidData ── Unwritable
-    │   └── InvalidFields ── UnknownLabels
+    │   └── InvalidFields: UnknownLabels, RefusedLabels
     ├── BundleError
     │   ├── BundleMissing ── UnknownBundle
     │   ├── StoreError ── StoreUnreachable
@@ -31,7 +31,7 @@ part is cut (`echoed`).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -125,8 +125,22 @@ class UnknownLabels(InvalidFields):
     """The memory has no label for some ids in a request."""
 
 
+class RefusedLabels(InvalidFields):
+    """Some labels of a request cannot be changed as it says; `errors` has one for each place."""
+
+    def __init__(self, errors: Mapping[int, InvalidInput]) -> None:
+        """Keep `errors` by the place of the label in the request; there is one or more."""
+        super().__init__([(f"labels.{place}.{e.field}", str(e)) for place, e in errors.items()])
+        self.errors = errors
+
+
 class BundleError(KeymatchError):
-    """A bundle cannot be served."""
+    """A bundle cannot be served.
+
+    `shown` is what an operator may read of the message: it names no folders of the machine.
+    """
+
+    shown = ""
 
 
 class BundleMissing(BundleError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from service.core.bundle.bundle import Bundle
 from service.core.bundle.object_store import is_url
 from service.core.changes import UseBundle
 from service.core.errors import (
+    BundleError,
     BundlesUnwritable,
     BundleUnsupported,
     Busy,
@@ -44,7 +46,18 @@ from service.engine.writing.writer import Writer
 from service.settings import EngineSettings
 from service.telemetry import Telemetry
 
+SHOWN_CHARACTERS = 500  # most of a refused bundle's cause
+_ABSOLUTE = re.compile(r"(?<![\w.:/-])/[^\s:;,'\")]+")  # a path of this machine, but no URL
+
 log = logging.getLogger("keymatch")
+
+
+def without_folders(message: str) -> str:
+    """Return the first line of a message; of absolute paths, only the last two parts are left."""
+    line = message.partition("\n")[0]
+    return _ABSOLUTE.sub(lambda found: "/".join(found[0].split("/")[1:][-2:]), line)[
+        :SHOWN_CHARACTERS
+    ]
 
 
 class BundleAdmin:
@@ -188,8 +201,10 @@ class BundleAdmin:
             loaded.warm_up(self._submit, threads=settings.threads, seconds=settings.warm_up_seconds)
             with self._encoding.switched_to(loaded):
                 self._writer.switch_to(loaded, configured=configured).result()
-        except KeymatchError:
+        except KeymatchError as error:
             self._telemetry.reloads.labels("failed").inc()
+            if isinstance(error, BundleError):
+                error.shown = without_folders(str(error))
             raise
         self._telemetry.reloads.labels("ok").inc()
         score_kind = loaded.bundle.manifest.score_kind

@@ -6,6 +6,7 @@ import logging
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from service.command_line import DEFAULT_CACHE
@@ -120,16 +121,26 @@ class BundleDirectory:
             raise StoreError(f"{url} cannot be copied to this machine: {error.cause}") from error
 
     def _listed(self) -> str:
-        folders = {self.started_with.name}
+        named = {self.started_with.name}
         with suppress(OSError, BundleError):  # the folder cannot be listed
             if self.url:
-                folders |= set(names_below(self.url))
+                # Each is asked for, and the last one only to know whether there are more.
+                below = sorted(filter(NAME.fullmatch, names_below(self.url)))
+                bundles = (name for name in below if exists(f"{self.url}/{name}"))
+                named |= set(islice(bundles, NAMED + 1))
             else:
                 found = self.folder.glob(f"*/{manifest.FILE_NAME}")
-                folders |= {path.parent.name for path in found}
-        names = sorted(filter(NAME.fullmatch, folders))
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+                named |= {path.parent.name for path in found if self._is_bundle(path.parent)}
+        names = sorted(filter(NAME.fullmatch, named))
+        more = " and more" if len(names) > NAMED else ""
         return f"there are: {', '.join(names[:NAMED])}{more}"
+
+    @staticmethod
+    def _is_bundle(folder: Path) -> bool:
+        """Whether a folder has a bundle's manifest, and not only a file of this name."""
+        with suppress(BundleError):
+            return bool(manifest.read(folder))
+        return False
 
     def configured(self) -> str:
         """Return the fingerprint of the bundle that the service was started with."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from enum import Enum
 from functools import partial
@@ -21,7 +22,7 @@ from typing import Any
 
 from service.command_line import DEFAULT_CACHE
 from service.core.bundle import manifest
-from service.core.errors import NotReady
+from service.core.errors import NotReady, Overloaded
 from service.core.label_log import LabelLog, open_log
 from service.core.memory.shards import Shards
 from service.core.memory.view import View
@@ -41,11 +42,22 @@ from service.engine.loaded_bundle import (
 from service.engine.reading.read_path import ReadPath
 from service.engine.reading.task_queue import Arrivals, QueryRequest, TaskQueue
 from service.engine.sealer import BaseSealer, Sealer
-from service.engine.writing.operations import Operation, PostLabels, RequestKey, Written
+from service.engine.writing.label_merge import LabelMerge
+from service.engine.writing.operations import (
+    LabelChanged,
+    MergeLabels,
+    Operation,
+    PostLabels,
+    RequestKey,
+    Written,
+)
 from service.engine.writing.write_path import ProcessorShare, WritePath
 from service.engine.writing.writer import Writer
-from service.settings import EngineSettings
+from service.settings import EngineSettings, Limits
 from service.telemetry import ITEM_KINDS, Telemetry
+
+MERGE_ATTEMPTS = 10  # each fails only if another write to the same label has succeeded
+FEW_MERGES = 16  # that the event loop prepares itself, in a fraction of a millisecond
 
 log = logging.getLogger("keymatch")
 
@@ -257,6 +269,28 @@ class Engine:
     ) -> Written:
         """Create or replace a tenant's labels; raises as `write`."""
         return await self.write(PostLabels(items=tuple(labels), tenant=tenant))
+
+    async def merge_labels(
+        self,
+        merges: Sequence[LabelMerge],
+        *,
+        limits: Limits,
+        tenant: Tenant | None = None,
+        request: RequestKey | None = None,
+    ) -> Written:
+        """Merge into the newest states of a tenant's labels, all or none.
+
+        Raises as `write` and `MergeLabels.plan`, and `Overloaded` if other writes changed the texts
+        of a label before each attempt.
+        """
+        make = partial(MergeLabels.of, merges, limits=limits, tenant=tenant)
+        for _ in range(MERGE_ATTEMPTS):
+            with suppress(LabelChanged):
+                table = self.view.labels
+                few = len(merges) <= FEW_MERGES
+                operation = make(table) if few else await asyncio.to_thread(make, table)
+                return await self.write(operation, request=request)
+        raise Overloaded("other writes change this label all the time", retry_after=1)
 
     async def snapshot(self, name: str | None) -> tuple[str, int]:
         """Write a snapshot; returns its name and the version it holds.

@@ -18,6 +18,7 @@ from service.core.bundle import manifest
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.bundle.manifest import Manifest
 from service.core.changes import (
+    ChangeLabel,
     DeleteInstance,
     DeleteItem,
     DeleteLabel,
@@ -37,6 +38,7 @@ from service.core.errors import BundleUnsupported, KeymatchError, LogError, Othe
 from service.core.index.devices import ScanDevice
 from service.core.index.key_parts import KeyShare
 from service.core.index.libraries import load_library
+from service.core.label_filter import Condition, LabelFilter
 from service.core.label_log import LabelLog
 from service.core.label_log.maintenance import explained
 from service.core.memory.draft import MemoryLimits
@@ -57,6 +59,11 @@ WARM_UP_SEARCHES = 64  # per thread, with keys spread over the whole bundle
 _REPLAY_EVENTS = 1000  # applied and published together
 FEW = 2  # so many unknown labels are always accepted: a new training may drop some
 SHOWN = 3  # most unknown labels that a message names
+
+# A filter that every label passes.
+EVERY_LABEL = LabelFilter(
+    none=(Condition(field="warm-up", operator="exists", values=(True,), kind="boolean"),)
+)
 
 log = logging.getLogger("keymatch")
 
@@ -102,7 +109,8 @@ class LoadedBundle:
     ) -> None:
         """Answer a query on each of `threads` threads; `submit` runs a function on one of them.
 
-        The first calls allocate memory, and the first searches read pages from disk. Raises
+        The first calls allocate memory, and the first searches read pages from disk. One answer is
+        filtered, since the first filter reads the metadata and the votes of all rows. Raises
         `BundleUnsupported` for a broken model, and if there is no answer within `seconds`.
         """
         barrier = threading.Barrier(threads)
@@ -115,6 +123,7 @@ class LoadedBundle:
         def answer() -> None:
             barrier.wait(seconds)
             self.predictor.predict(view, ["warm-up"], options)
+            self.predictor.predict(self.memory.only(view, EVERY_LABEL), ["warm-up"], options)
             if view.shards is None:
                 self.warm_up_search()
 
@@ -147,8 +156,8 @@ class LogReferences:
     """Finds labels that the log uses but has not posted, and checks that the bundle has them.
 
     Names, fingerprints and some labels change with every training, so they cannot tell that a log
-    was begun for other data. The log's clicks and deletions can: a label that they name, and that
-    the log has not posted, must come from the bundle.
+    was begun for other data. The log's clicks, changes and deletions can: a label that they name,
+    and that the log has not posted, must come from the bundle.
 
     `clicks` counts clicks on unknown labels. `void_items` counts writes of items that have no
     effect, because the bundle has no item memory.
@@ -192,15 +201,15 @@ class LogReferences:
         if self.other_data and not allowed:
             shown = ", ".join(map(echoed, islice(self.unknown, SHOWN)))
             raise OtherData(
-                f"the label log was begun for other data: {named} that its clicks and deletions"
-                f" take for granted are unknown to the bundle {name}, such as {shown}; use the"
-                " state that belongs to this bundle, or allow it (serve --other-data, or"
+                f"the label log was begun for other data: {named} that its clicks, changes and"
+                f" deletions take for granted are unknown to the bundle {name}, such as {shown};"
+                " use the state that belongs to this bundle, or allow it (serve --other-data, or"
                 ' "other_data": true in a reload), and what the log says of these labels counts'
                 " for nothing"
             )
         log.warning(
-            f"{named} that clicks and deletions of the log take for granted are unknown to the"
-            f" bundle {name}; {self.clicks} clicks lose votes",
+            f"{named} that clicks, changes and deletions of the log take for granted are unknown to"
+            f" the bundle {name}; {self.clicks} clicks lose votes",
             extra={"bundle": name, "unknown_labels": len(self.unknown), "clicks": self.clicks},
         )
 
@@ -216,7 +225,7 @@ class LogReferences:
                 self._is_known(label_id)
         elif event.kind in (PutItem.kind, DeleteItem.kind):
             self.void_items += self._bundle.items is None
-        elif event.kind == DeleteLabel.kind:
+        elif event.kind in (ChangeLabel.kind, DeleteLabel.kind):
             self._is_known(body.get("id", ""))
         elif event.kind == UseBundle.kind and body.get("bundle") == self._bundle.folder.name:
             self._accepted = True

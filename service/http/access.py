@@ -1,4 +1,4 @@
-"""Access control: API keys with their scopes, and the sites whose pages may write.
+"""Access control: API keys with their scopes, and the sites whose pages may use the service.
 
 Keys come from a file of `name:scopes:sha256(key)` lines. Scopes are `read`, `write`, `admin` and
 `metrics`, separated by commas. A line that ends in `:FIELD=VALUE` is a tenant's, with the scopes
@@ -15,6 +15,10 @@ requests:
   ("DNS rebinding"), the page has the same origin as the service, but its Host is a foreign name.
 
 Clients other than browsers send no `Origin`, and as `Host` the name that they call.
+
+Pages of the sites in the setting `origins` may write, and read the answers (CORS, in the Fetch
+standard). Before most requests, their browsers ask whether the page may send it: a preflight. No
+cookies are involved: pages send the API key themselves.
 """
 
 from __future__ import annotations
@@ -22,13 +26,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import logging
 import re
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from service.core.errors import (
     Forbidden,
@@ -55,7 +61,17 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NEW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 SAFE_METHODS = ("GET", "HEAD")  # they change nothing
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+# What a page of a named site may send, beyond what browsers always allow, and may read.
+SENT_HEADERS = b"authorization, content-encoding, content-type, idempotency-key, x-request-id"
+READ_HEADERS = b"retry-after, www-authenticate, x-request-id"
+PREFLIGHT_SECONDS = b"600"  # for which a browser may remember the answer to a preflight
+Headers = tuple[tuple[bytes, bytes], ...]
+LOOK_SECONDS = 1.0  # between two looks at a file's time stamp
 MOST_REMEMBERED = 64  # Host values whose check is cached; a name may come with any port
+
+Content = TypeVar("Content")
+
+log = logging.getLogger("keymatch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +97,12 @@ ANYONE = ApiKey(name="", scopes=frozenset())  # if neither keys nor tokens are c
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Admits requests by their API key or token; if neither is configured, every request."""
+    """Admits requests by their API key or token; if neither is configured, every request.
 
-    keys: tuple[ApiKey, ...] = ()
+    `keys` are those of a file, read again when it changes, or always the same ones.
+    """
+
+    keys: Collection[ApiKey] = ()
     tokens: Tokens | None = None
 
     @property
@@ -117,8 +136,72 @@ class Access:
         return allowed[0]
 
 
+class FollowedFile(Generic[Content]):
+    """The content of a file, which is read again when it changes. A broken file changes nothing."""
+
+    def __init__(self, path: Path, read: Callable[[Path], Content], *, empty: Content) -> None:
+        """Name the file; `read` raises `InvalidConfig`. The content is `empty` until it is read."""
+        self._path, self._read, self.content = path, read, empty
+        self._stamp: tuple[int, ...] | None = None  # of the file that was read last
+        self._next_look = 0.0
+
+    def read(self) -> None:
+        """Read the file if it has changed. Raises `InvalidConfig`; the old content stays then."""
+        stamp = _stamp(self._path)
+        if stamp != self._stamp:
+            self._stamp = stamp  # also of a broken file, which is reported once
+            self.content = self._read(self._path)
+
+    def look(self) -> Content:
+        """Return the newest content; the file is looked at once per second, and errors logged."""
+        now = monotonic()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_SECONDS
+            try:
+                self.read()
+            except InvalidConfig as error:
+                log.error(
+                    "a file of keys is broken; the old keys stay", extra={"cause": str(error)}
+                )
+        return self.content
+
+
+class KeysFile(Collection[ApiKey]):
+    """The API keys of a file, as they are now."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file. Raises `InvalidConfig`, naming the file and the line."""
+        self._file = FollowedFile[tuple[ApiKey, ...]](path, _keys_in, empty=())
+        self._file.read()
+
+    def __iter__(self) -> Iterator[ApiKey]:
+        """Yield the present keys."""
+        return iter(self._file.look())
+
+    def __len__(self) -> int:
+        """Count the keys; there is always one or more."""
+        return len(self._file.content)
+
+    def __contains__(self, key: object) -> bool:
+        """Return whether the file has this key now."""
+        return key in self._file.look()
+
+
 def read_keys(path: Path) -> Access:
-    """Read a keys file. Raises `InvalidConfig`, naming the file and the line."""
+    """Follow a keys file. Raises `InvalidConfig`, naming the file and the line."""
+    return Access(keys=KeysFile(path))
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Return what changes with a file's content, () for none; a mounted secret is a symlink."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return ()
+    return facts.st_mtime_ns, facts.st_size, facts.st_ino
+
+
+def _keys_in(path: Path) -> tuple[ApiKey, ...]:
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -132,7 +215,7 @@ def read_keys(path: Path) -> Access:
         raise InvalidConfig(
             f"API keys file {path} holds no key: add a line name:scopes:sha256(key)"
         )
-    return Access(keys=keys)
+    return keys
 
 
 def new_key(name: str, scopes: Sequence[str], *, tenant: Tenant | None = None) -> tuple[str, str]:
@@ -223,7 +306,10 @@ def _require_tenant_scopes(scopes: Collection[str], where: str) -> None:
 
 
 class Sites:
-    """Refuses requests with a foreign `Host`, and writes with a foreign `Origin`."""
+    """Refuses requests with a foreign `Host`, and writes with a foreign `Origin`.
+
+    Answers to the sites in `origins` get headers with which their pages may read them.
+    """
 
     def __init__(self, server: ServerSettings, access: Access) -> None:
         """Accept the names in `server.hosts`; without them, see `_names`."""
@@ -251,7 +337,48 @@ class Sites:
             return None
         if host is not None and origin.partition(b"://")[2] == host.lower():
             return None
-        return ForeignOrigin("a page of another site may not use this service")
+        return ForeignOrigin(
+            "a page of another site may not use this service; see its setting 'origins'"
+        )
+
+    def headers(self, scope: Scope) -> Headers:
+        """Return headers by which a browser lets a page of a named site read the answer."""
+        if not self._origins:
+            return ()
+        # An answer depends on the site, so that a cache must not give it to another one.
+        vary = (b"vary", b"origin")
+        origin = self._named(scope)
+        if origin is None:
+            return (vary,)
+        return (
+            vary,
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", READ_HEADERS),
+        )
+
+    def preflight(self, scope: Scope, methods: str) -> Headers | None:
+        """Return headers that allow what a page of a named site is about to send.
+
+        `methods` are those of the path. None: the request is no such question.
+        """
+        given = dict(scope["headers"])
+        asks = scope["method"] == "OPTIONS" and b"access-control-request-method" in given
+        if not asks or self._named(scope) is None:
+            return None
+        allowed = (
+            (b"access-control-allow-methods", methods.encode()),
+            (b"access-control-allow-headers", SENT_HEADERS),
+            (b"access-control-max-age", PREFLIGHT_SECONDS),
+        )
+        # Asked before a public page uses a service in a private network.
+        if b"access-control-request-private-network" in given:
+            return (*allowed, (b"access-control-allow-private-network", b"true"))
+        return allowed
+
+    def _named(self, scope: Scope) -> bytes | None:
+        """Return the Origin of a request, as it was sent, if it is one of the named sites."""
+        sent = (value for name, value in scope["headers"] if name == b"origin")
+        return next((value for value in sent if value.lower() in self._origins), None)
 
 
 def _names(server: ServerSettings, access: Access) -> Callable[[str], bool]:

@@ -69,8 +69,8 @@ def build_app(
     )
     body_bytes = settings.limits.body_bytes
     bounds = {"body_bytes": body_bytes, "side_thread": side_thread, "held_bytes": held_bytes}
-    routes = _routes(endpoints, access=access, telemetry=telemetry, **bounds)
     sites = Sites(settings.server, access)
+    routes = _routes(endpoints, access=access, sites=sites, telemetry=telemetry, **bounds)
     named = {"title": "Keymatch", "version": version("keymatch")}
     document = partial(
         openapi_document, endpoints, body_bytes=body_bytes, keys=access.restricted, **named
@@ -83,7 +83,9 @@ def build_app(
         routes=[*routes, *(Route(*page, include_in_schema=False) for page in pages.items())],
         middleware=[Middleware(RequestMiddleware, sites=sites, telemetry=telemetry)],
         exception_handlers={HTTPException: _unrouted},
-        lifespan=_lifespan(engine, telemetry, failed, connection_state),
+        lifespan=_lifespan(
+            engine, telemetry, failed, {**connection_state, "refusals": Refusals(telemetry, sites)}
+        ),
         # Without redirects, a path with a trailing slash is unknown: a redirect is not documented.
         redirect_slashes=False,
     )
@@ -119,7 +121,7 @@ def _lifespan(
     connection_state: Mapping[str, Any],
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[dict[str, Any]]]:
     """Open the engine at the start, and close it at the end."""
-    refusals = Refusals(telemetry)
+    refusals: Refusals = connection_state["refusals"]
 
     async def open_engine() -> None:
         try:
@@ -134,7 +136,7 @@ def _lifespan(
         opening = asyncio.create_task(open_engine()) if engine.state is State.STARTING else None
         checking = asyncio.create_task(_check(engine, failed)) if telemetry.shared else None
         # The server passes this to each connection, see service/server/connection.py.
-        yield {**connection_state, "refusals": refusals, "arrivals": engine.arrivals}
+        yield {**connection_state, "arrivals": engine.arrivals}
         refusals.record()
         if opening is not None:
             await opening

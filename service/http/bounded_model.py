@@ -9,14 +9,14 @@ million values that 4 MB can hold. Therefore:
    are shown (`body_parts`).
 3. Excess content, such as most unknown fields, is removed before pydantic sees it.
 
-Messages are pydantic's. For an unknown field, they also list the known fields.
+Messages say in plain words what is wrong; for an unknown field, they list the known ones.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -27,9 +27,10 @@ import orjson
 from annotated_types import MaxLen
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
-from service.core.config import is_unknown
 from service.core.errors import InvalidFields, InvalidInput, echoed
+from service.core.wrong_values import UNKNOWN, what_is_wrong
 from service.http.problems import SHOWN_FIELDS
 
 FEW = 20_000  # values that are never refused: the parser takes some milliseconds for them
@@ -37,6 +38,7 @@ FEW = 20_000  # values that are never refused: the parser takes some millisecond
 # A string without escapes, or a structural character in one of two groups.
 _STRING_OR_MARK = re.compile(rb'"[^"]*+"?|([,\[{])|(:)')
 _VALUE = 1  # the group of characters that count values
+_NAME = "[key]"  # how pydantic's path of a wrong name in an object ends
 MOST = SHOWN_FIELDS + 1  # errors, after which validation stops: the answer shows no more
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -189,8 +191,13 @@ class BoundedModel(Generic[Model]):
             try:
                 valid.append(model.validate(entry))
             except InvalidFields as error:
-                above = f"{name}.{place}"
-                wrong += [(f"{above}.{path}" if path else above, why) for path, why in error.fields]
+                above = [name, str(place)]
+                wrong += [
+                    (".".join([*above, path]), why)
+                    if path
+                    else (".".join(above), _sentence(above, why))
+                    for path, why in error.fields
+                ]
                 if len(wrong) >= MOST:
                     break
         if not wrong:
@@ -217,18 +224,40 @@ class BoundedModel(Generic[Model]):
 def wrong_fields(error: ValidationError, model: type[BaseModel]) -> list[tuple[str, str]]:
     """Return path and message of each invalid field; the path of the whole document is empty.
 
-    Messages repeat no values, and shorten the names of unknown fields.
+    Messages repeat no values, and shorten the names of fields.
     """
-    fields = error.errors(include_url=False, include_context=False, include_input=False)
-    return [
-        (
-            ".".join(map(str, field["loc"])),
-            f"{echoed(name := str(field['loc'][-1]))} {is_unknown(name, list(model.model_fields))}"
-            if field["type"] == "extra_forbidden" and len(field["loc"]) == 1
-            else field["msg"],
-        )
-        for field in fields
-    ]
+    return [_wrong_field(one, model) for one in error.errors(include_url=False)]
+
+
+def _wrong_field(error: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
+    path = [str(part) for part in error["loc"]]
+    if path and path[-1] == _NAME:  # the name of an entry is wrong, not its value
+        return ".".join(path[:-1]), f"the name {echoed(path[-2])} {what_is_wrong(error)}"
+    known = _names(model, path[:-1]) if error["type"] in UNKNOWN else ()
+    return ".".join(path), _sentence(path, what_is_wrong(error, known=known))
+
+
+def _sentence(path: Sequence[str], what: str) -> str:
+    """Return a sentence about the field at the end of a path; of a list, with the entry's place."""
+    named = next((place for place in reversed(range(len(path))) if not path[place].isdecimal()), 0)
+    return f"{echoed('.'.join(path[named:]))} {what}" if path else what
+
+
+def _names(model: type[BaseModel], path: Sequence[str]) -> list[str]:
+    """Return the names of the fields of the model at a path."""
+    found: Any = model
+    for name in path:
+        if not name.isdecimal():
+            found = _model_within(found.model_fields[name].annotation)
+    return list(found.model_fields)
+
+
+def _model_within(annotation: Any) -> Any:
+    """Return the model of a field, such as of a list of models, or None."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = (_model_within(part) for part in get_args(annotation))
+    return next((one for one in found if one is not None), None)
 
 
 def _longest(info: FieldInfo) -> int | None:

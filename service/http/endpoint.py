@@ -29,7 +29,7 @@ from service.core.tenant import Tenant
 from service.engine.engine import Engine
 from service.engine.writing.operations import RequestKey
 from service.http import problems
-from service.http.access import ANYONE, Access
+from service.http.access import ANYONE, Access, Sites
 from service.http.bounded_model import BoundedModel
 from service.http.request_body import (
     JSON,
@@ -70,8 +70,8 @@ def request_key(request: Request, body: BaseModel | None, *, client: str) -> Req
     """Return the idempotency key of a request, or None.
 
     Two clients may use the same key, so it is stored behind `client` (see `ApiKey.client`).
-    Requests with equal paths and equal validated bodies are the same; white space and the order of
-    fields do not count. Raises `InvalidInput` if the key is too long or not visible ASCII.
+    Requests with equal methods, paths and validated bodies are the same; white space and the order
+    of fields do not count. Raises `InvalidInput` if the key is too long or not visible ASCII.
     """
     key = request.headers.get(HEADER)
     if key is None:
@@ -81,7 +81,8 @@ def request_key(request: Request, body: BaseModel | None, *, client: str) -> Req
     content = b"{}" if body is None else _content(body)
     # The routed path: `request.url.path` lacks tabs, line breaks, and everything after a "?".
     path: str = request.scope["path"]
-    digest = hashlib.sha256(path.encode() + b"\0" + content).hexdigest()
+    named = f"{request.method} {path}\0".encode()
+    digest = hashlib.sha256(named + content).hexdigest()
     return RequestKey(key=client + key, digest=digest)
 
 
@@ -199,6 +200,7 @@ class EndpointRoute(Route):
         *,
         allowed: Iterable[str],
         access: Access,
+        sites: Sites,
         body_bytes: int,
         telemetry: Telemetry,
         side_thread: SideThread,
@@ -213,17 +215,24 @@ class EndpointRoute(Route):
         # Set directly: Starlette would wrap the function and create a second Request.
         self.app = self.serve
         self.methods = endpoint.methods
-        self._allow = {"Allow": ", ".join(sorted(allowed))}
+        self._allowed = ", ".join(sorted(allowed))
+        self._sites = sites
         self._endpoint, self._access, self._body_bytes = endpoint, access, body_bytes
         self._telemetry, self._side_thread = telemetry, side_thread
         self._held_bytes = held_bytes
         self._body, self._query = _bounded(endpoint.body), _bounded(endpoint.query)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request of this path; other methods get 405."""
+        """Answer a request of this path; methods other than those of a preflight get 405."""
         scope["route"] = self  # for the metrics; FastAPI sets it for routes of its own kind only
         if scope["method"] not in self._endpoint.methods:
-            raise HTTPException(405, headers=self._allow)
+            allowed = self._sites.preflight(scope, self._allowed)
+            if allowed is None:
+                raise HTTPException(405, headers={"Allow": self._allowed})
+            head = {"type": "http.response.start", "status": 204, "headers": [*allowed]}
+            await send(head)
+            await send({"type": "http.response.body"})
+            return
         await self.serve(scope, receive, send)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:

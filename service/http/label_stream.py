@@ -1,4 +1,4 @@
-"""POST /labels as a stream: one label per line, written in batches, answered line by line.
+"""Labels, or changes of labels, as a stream: one per line, written in batches, answered by line.
 
     client -> read_lines -> BatchQueue -> apply, one batch at a time -> SendBuffer -> client
 
@@ -13,7 +13,8 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
@@ -24,9 +25,11 @@ from service.core.errors import (
     MalformedRequest,
     NotReady,
     Overloaded,
+    RefusedLabels,
 )
 from service.core.tenant import Tenant
 from service.core.types import NewLabel
+from service.engine.writing.label_merge import LabelMerge
 from service.engine.writing.operations import Written
 from service.http import problems
 from service.http.answers import LineAnswer, LineRefusal, StreamEnd
@@ -42,7 +45,6 @@ from service.http.request_body import (
     is_gzip,
     validated,
 )
-from service.http.request_models import LabelBody
 from service.http.responses import json_lines, label_status
 from service.settings import Limits
 from service.telemetry import Telemetry
@@ -68,12 +70,12 @@ log = logging.getLogger("keymatch")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """A line that was read: its label, or the problem with the line."""
+    """A line that was read: its label or change, or the problem with the line."""
 
     line: int  # its number
     size: int  # bytes
     held: int = 0  # bytes counted for it in the stream's reservation
-    label: NewLabel | None = None
+    label: NewLabel | LabelMerge | None = None
     problem: Problem | None = None
 
 
@@ -223,15 +225,16 @@ class SendBuffer:
 
 @dataclass(kw_only=True)
 class LabelStream:
-    """The answer to a stream of labels, an ASGI application that sends while it reads.
+    """The answer to a stream of labels or changes, an ASGI application that sends while it reads.
 
     A `StreamingResponse` would call `receive()` to detect disconnects, and so consume the body that
     is read here.
     """
 
-    model: BoundedModel[LabelBody]  # of a line
+    model: BoundedModel[Any]  # of a line
+    read: Callable[[Any], NewLabel | LabelMerge]  # returns the label or change of a line's body
     side_thread: SideThread
-    apply: Callable[[Sequence[NewLabel]], Awaitable[Written]]  # writes labels, all or none
+    apply: Callable[[Sequence[Any]], Awaitable[Written]]  # writes what was read, all or none
     tenant: Tenant | None = None  # whose labels they are
     draining: Callable[[], bool]  # returns whether the service shuts down
     limits: Limits
@@ -297,7 +300,7 @@ class LabelStream:
         size = len(line.content or b"")
         return Entry(line=line.number, size=size, held=line.held, label=label, problem=problem)
 
-    async def _label(self, line: Line) -> NewLabel:
+    async def _label(self, line: Line) -> NewLabel | LabelMerge:
         if line.content is None:
             if line.crowded:
                 raise self.hold.refusal()
@@ -305,7 +308,7 @@ class LabelStream:
             raise BodyTooLarge(f"the line has more than the {limit} bytes that are allowed")
         return await self.side_thread.run_if(
             len(line.content) > SMALL_BYTES,
-            lambda content: validated(self.model, content, what="line").to_label(self.tenant),
+            lambda content: self.read(validated(self.model, content, what="line")),
             line.content,
         )
 
@@ -330,14 +333,18 @@ class LabelStream:
         self, batch: Sequence[Entry]
     ) -> tuple[list[LineAnswer | LineRefusal], Problem | None]:
         """Write a batch; return each line's answer, and the problem if the batch failed."""
-        try:
-            written = await self._write([entry.label for entry in batch if entry.label])
-        except Exception as error:  # after a defect, too, every line must be answered
-            problems.count(error, self.telemetry)
-            failure = problems.error_document(error)
-            problems.forget_frames(error)
-            refused = [LineRefusal(line=e.line, error=e.problem or failure) for e in batch]
-            return [*refused], failure
+        while True:
+            try:
+                written = await self._write([entry.label for entry in batch if entry.label])
+                break
+            except RefusedLabels as error:  # the other lines are not affected
+                batch = _without_refused(batch, error)
+            except Exception as error:  # after a defect, too, every line must be answered
+                problems.count(error, self.telemetry)
+                failure = problems.error_document(error)
+                problems.forget_frames(error)
+                refused = [LineRefusal(line=e.line, error=e.problem or failure) for e in batch]
+                return [*refused], failure
         written_labels = iter(written.labels)
         return [
             LineRefusal(line=entry.line, error=entry.problem)
@@ -350,7 +357,7 @@ class LabelStream:
             for entry in batch
         ], None
 
-    async def _write(self, labels: Sequence[NewLabel]) -> Written:
+    async def _write(self, labels: Sequence[NewLabel | LabelMerge]) -> Written:
         """Write labels as soon as the writer's queue has room for them."""
         if not labels:
             return Written(version=0, labels=())
@@ -363,6 +370,16 @@ class LabelStream:
                 if self.draining():
                     raise _shutting_down() from None
                 await asyncio.sleep(RETRY_SECONDS)
+
+
+def _without_refused(batch: Sequence[Entry], error: RefusedLabels) -> list[Entry]:
+    """Return a batch in which the refused labels are problems of their lines."""
+    left = list(batch)
+    sent = [place for place, entry in enumerate(batch) if entry.label]
+    for number, refusal in error.errors.items():
+        document = problems.error_document(refusal, whole="line")
+        left[sent[number]] = replace(left[sent[number]], label=None, problem=document)
+    return left
 
 
 def _shutting_down() -> NotReady:

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.core.errors import KeymatchError, NotReady
 from service.http import problems
-from service.http.access import Sites
+from service.http.access import Headers, Sites
 from service.http.endpoint import EndpointRoute
 from service.http.request_body import header
 from service.telemetry import Telemetry
@@ -33,7 +33,6 @@ MOST_ANSWERS = 256  # prebuilt refusals that are cached
 RECORD_SECONDS = 0.25  # between two additions to the metrics, and two lines of the log
 # The scope entry whose headers replace `STRICT`, for the page that browsers may show.
 SCOPE_KEY = "keymatch.answer_headers"
-Headers = tuple[tuple[bytes, bytes], ...]
 UNMATCHED = "unmatched"  # route in the metrics if the path is unknown
 CLIENT_LEFT = 499  # status in the metrics if the client left before the answer
 STOPPED = "the service has stopped; whether a write was made is unknown"
@@ -77,6 +76,7 @@ class RequestMiddleware:
                 message["headers"] = [
                     *message["headers"],
                     *scope.get(SCOPE_KEY, STRICT),
+                    *self._sites.headers(scope),
                     (b"x-request-id", request_id),
                 ]
             await send(message)
@@ -155,9 +155,9 @@ class Application(FastAPI):
 class Refusals:
     """Builds the answers of refused requests and counts them; belongs to the event loop."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
-        """Count refusals in this process's metrics."""
-        self._telemetry, self._random = telemetry, Random()
+    def __init__(self, telemetry: Telemetry, sites: Sites) -> None:
+        """Count refusals in this process's metrics; `sites` may read the answers."""
+        self._telemetry, self._sites, self._random = telemetry, sites, Random()
         # Answers by error class and message, which becomes the answer's `detail`.
         self._answers: dict[tuple[type[KeymatchError], str], tuple[int, bytes, bytes]] = {}
         # Counts by route, status and reason since the last recording.
@@ -165,14 +165,21 @@ class Refusals:
 
     def answer(self, scope: Scope, error: KeymatchError, *, keep_alive: bool) -> bytes:
         """Count a refusal; returns the HTTP/1.1 answer that the application would give."""
-        return self._answer(PATH.decode(), request_id_of(scope, self._random), error, keep_alive)
+        request_id = request_id_of(scope, self._random)
+        for_pages = self._sites.headers(scope)
+        return self._answer(PATH.decode(), request_id, error, keep_alive, for_pages)
 
     def last_answer(self, error: KeymatchError) -> bytes:
         """Return and count the answer to an invalid request, after which the connection ends."""
         return self._answer(UNMATCHED, new_request_id(self._random), error, keep_alive=False)
 
     def _answer(
-        self, route: str, request_id: bytes, error: KeymatchError, keep_alive: bool
+        self,
+        route: str,
+        request_id: bytes,
+        error: KeymatchError,
+        keep_alive: bool,
+        headers: Headers = (),
     ) -> bytes:
         key = (type(error), str(error))
         if key not in self._answers:
@@ -185,7 +192,8 @@ class Refusals:
         counted = (route, status, problems.reason(error) or "refused")
         self._counts[counted] = self._counts.get(counted, 0) + 1
         close = b"" if keep_alive else b"\r\nconnection: close"
-        return b"".join((before, request_id, close, after))
+        further = [b"\r\n%b: %b" % header for header in headers]
+        return b"".join((before, request_id, *further, close, after))
 
     def record(self) -> None:
         """Add the counts to the metrics, and log one line per kind."""

@@ -160,7 +160,7 @@ def error_document(error: Exception, *, whole: str = "body") -> Problem:
     _, status, title, for_clients = row
     if not for_clients:
         log.error(title, extra={"cause": str(error)})
-        return problem(status, title)
+        return problem(status, title, error.shown if isinstance(error, errors.BundleError) else "")
     if isinstance(error, errors.InvalidFields):
         return _invalid(error.fields, whole)
     message, field = str(error), getattr(error, "field", "")

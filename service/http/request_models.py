@@ -5,6 +5,7 @@ The classes declare the fields. `RequestModels` adds the configured bounds to th
 validate and document requests.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -61,10 +62,28 @@ MOST_DATE_CHARACTERS = 40
 UNCHANGED = ""  # a date that a merge leaves as it is; null removes it
 # The names that `BundleDirectory.path` accepts.
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
-BundleName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$")]
-BundlePlace = Annotated[
-    str, StringConstraints(pattern=rf"^({_NAME}|[a-z][a-z0-9]*://\S{{1,1000}})$")
-]
+_NAMES = (
+    "must be a folder's name: 1 to 128 letters, digits, '.', '_' and '-', first a letter or digit"
+)
+
+
+def _matching(pattern: str, otherwise: str) -> Any:
+    """Return the type of strings that match a pattern; `otherwise` says what they must be."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(otherwise)
+        return text
+
+    schema = {"type": "string", "pattern": f"^{pattern}$"}
+    return Annotated[str, AfterValidator(check), WithJsonSchema(schema)]
+
+
+BundleName: Any = _matching(_NAME, _NAMES)
+BundlePlace: Any = _matching(
+    rf"({_NAME}|[a-z][a-z0-9]*://\S{{1,1000}})",
+    f"{_NAMES}; or a URL such as s3://BUCKET/NAME where bundles are in an object store",
+)
 
 
 class StrictModel(BaseModel):
@@ -85,15 +104,14 @@ DEFAULT_ID = (
 
 
 def _refuse_repeated(entries: list[Any]) -> list[Any]:
-    """Raise `ValueError` for the first label or item that a request repeats."""
+    """Raise `ValueError` for the first label, item or rule that a request repeats."""
     if len(entries) < 2:
         return entries  # nothing to compare; making an id may take a millisecond
     seen: set[str] = set()
     for place, entry in enumerate(entries):
         given_id = entry.id or identity(entry.text)
         if given_id in seen:
-            what = type(entry).__name__.lower()
-            raise ValueError(f"{what} {place} repeats the id {echoed(given_id)}")
+            raise ValueError(f"repeats the id {echoed(given_id)} at place {place}")
         seen.add(given_id)
     return entries
 
@@ -346,11 +364,15 @@ class MergeBody(StrictModel):
         description="Replaces the boost. Default: it stays; 1 removes it.",
     )
 
-    def to_merge(self, label_id: str, tenant: Tenant | None) -> LabelMerge:
+    def to_merge(self, label_id: str, tenant: Tenant | None, *, at: str = "") -> LabelMerge:
         """Return the changes to the label with this id; raises as `LabelBody.to_label`."""
         metadata: Mapping[str, MetadataValue | None] = as_metadata(self.metadata)
         if tenant is not None:
-            require_own(metadata, tenant)
+            require_own(metadata, tenant, at=at)
+        dates: dict[str, Callable[[str | None], int | None]] = {
+            "starts_at": _microseconds,
+            "expires_at": partial(_end_of, at=at),
+        }
         return LabelMerge(
             id=label_id,
             text=self.text,
@@ -358,12 +380,24 @@ class MergeBody(StrictModel):
             queries=tuple(self.queries),
             metadata=metadata,
             dates={
-                name: in_seconds(getattr(self, name))
-                for name, in_seconds in (("starts_at", _microseconds), ("expires_at", _end_of))
+                name: in_microseconds(getattr(self, name))
+                for name, in_microseconds in dates.items()
                 if getattr(self, name) != UNCHANGED
             },
             boost=None if self.boost is None else max(self.boost, SMALLEST_WEIGHT),
         )
+
+
+class ChangeBody(MergeBody):
+    """One change of PATCH /labels."""
+
+    id: str = Field(description="Id of the label.")
+
+
+class ChangesBody(StrictModel):
+    """The body of PATCH /labels."""
+
+    labels: list[Any] = Field(description="Changes of labels, each id at most once.")
 
 
 class Page(StrictModel):
@@ -789,18 +823,22 @@ class RequestModels:
             **dates,
         )
         self.label: type[LabelBody] = label
-        distinct = AfterValidator(_refuse_repeated)
-        labels = _bounded(list[label], Len(1, limits.labels), distinct)
-        self.labels = limited(LabelsBody, "LabelsRequest", labels=labels)
-        self.merge = limited(
-            MergeBody,
-            "LabelMerge",
-            text=text | None,
-            aliases=aliases,
-            queries=queries,
-            metadata=_bounded(dict[short, value | None], entries),
+
+        def distinct(entry: Any, most: int) -> Any:
+            return _bounded(list[entry], Len(1, most), AfterValidator(_refuse_repeated))
+
+        self.labels = limited(LabelsBody, "LabelsRequest", labels=distinct(label, limits.labels))
+        merged: dict[str, Any] = {
+            "text": text | None,
+            "aliases": aliases,
+            "queries": queries,
+            "metadata": _bounded(dict[short, value | None], entries),
             **dates,
-        )
+        }
+        self.merge = limited(MergeBody, "LabelMerge", **merged)
+        change: Any = limited(ChangeBody, "LabelChange", id=known_id, **merged)
+        self.change: type[ChangeBody] = change
+        self.changes = limited(ChangesBody, "LabelChanges", labels=distinct(change, limits.labels))
         known_ids = _bounded(list[known_id], MaxLen(limits.instance_labels))
         past = _bounded(str, date, AfterValidator(_past)) | None
         instance: Any = limited(InstanceBody, "Instance", query=text, labels=known_ids, at=past)
@@ -834,9 +872,6 @@ class RequestModels:
             then=then | None,
             **dates,
         )
-        self.rules = limited(
-            RulesBody, "RulesRequest", rules=_bounded(list[rule], Len(1, limits.rules), distinct)
-        )
+        self.rules = limited(RulesBody, "RulesRequest", rules=distinct(rule, limits.rules))
         item: Any = limited(ItemBody, "Item", id=text | None, text=text)
-        items = _bounded(list[item], Len(1, limits.labels), distinct)
-        self.items = limited(ItemsBody, "ItemsRequest", items=items)
+        self.items = limited(ItemsBody, "ItemsRequest", items=distinct(item, limits.labels))

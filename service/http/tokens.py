@@ -21,11 +21,10 @@ public key's text as the secret of HS256, or not at all (`none`).
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from time import monotonic, time
+from time import time
 from typing import Any
 
 import orjson
@@ -33,7 +32,7 @@ from cachetools import LRUCache
 
 from service.core.errors import InvalidConfig, InvalidInput, InvalidToken, MissingExtra
 from service.core.tenant import Tenant
-from service.http.access import SCOPES, TENANT_SCOPES, ApiKey
+from service.http.access import SCOPES, TENANT_SCOPES, ApiKey, FollowedFile
 from service.settings import ServerSettings
 
 try:
@@ -49,7 +48,6 @@ ALGORITHMS = (
 SECRET_MEMBERS = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})  # of a JSON Web Key
 EVERYTHING = "*"  # the claim `tenant` of a token that is not restricted to a tenant
 LEEWAY_SECONDS = 30  # that the provider's clock and this one may differ
-LOOK_SECONDS = 1.0  # between two looks at the file's time stamp
 MOST_BYTES = 8_192  # of a token; decoding longer ones would block other requests
 MOST_CHARACTERS = 255  # of a claim
 MOST_REMEMBERED = 1_024  # verified tokens
@@ -65,8 +63,6 @@ _REFUSALS: tuple[tuple[type[jwt.PyJWTError], str], ...] = (
     (jwt.PyJWTError, "this is neither a known API key nor a valid JSON Web Token"),
 )
 
-log = logging.getLogger("keymatch")
-
 KeySet = Mapping[str | None, jwt.PyJWK]  # by `kid`, which a single key may lack
 
 
@@ -76,11 +72,10 @@ class Tokens:
     def __init__(self, path: Path, *, audience: str | None, issuer: str | None) -> None:
         """Name the file, which `read` or `look` reads. An `audience` or `issuer` of None is any."""
         self._path, self._audience, self._issuer = path, audience, issuer
-        self._keys: KeySet = {}
-        self._stamp: tuple[int, ...] | None = None  # of the file that was read last
-        self._next_look = 0.0
-        # By the token's hash: when it expires, and its client.
-        self._verified: LRUCache[str, tuple[int, ApiKey]] = LRUCache(MOST_REMEMBERED)
+        self._file = FollowedFile[KeySet](path, read_key_set, empty={})
+        # By the token's hash: when it expires, its client, and the keys that verified it, since the
+        # one that it is signed with may be gone.
+        self._verified: LRUCache[str, tuple[int, ApiKey, KeySet]] = LRUCache(MOST_REMEMBERED)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave out the keys, which cannot be pickled: a worker process reads the file itself.
@@ -92,24 +87,23 @@ class Tokens:
 
     def read(self) -> None:
         """Read the keys if the file has changed. Raises `InvalidConfig`, and then keeps the old."""
-        stamp = _stamp(self._path)
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp  # also of a broken file, which is reported once
-        self._keys = read_key_set(self._path)
-        self._verified.clear()  # some may be signed with a key that is gone
+        self._file.read()
+
+    def look(self) -> KeySet:
+        """Return the present keys; an error of the file is logged."""
+        return self._file.look()
 
     def check(self, token: bytes, digest: str) -> ApiKey:
         """Return the client that a token names; `digest` identifies the token.
 
         Raises `InvalidToken`, whose message says what is wrong and never repeats the token.
         """
-        self.look()
-        expires, client = self._verified.get(digest, (0, None))
-        if client is not None and expires > time() - LEEWAY_SECONDS:
+        keys = self.look()
+        expires, client, verified_by = self._verified.get(digest, (0, None, None))
+        if client is not None and verified_by is keys and expires > time() - LEEWAY_SECONDS:
             return client
         try:
-            claims = self._claims(token)
+            claims = self._claims(token, keys)
         except jwt.MissingRequiredClaimError as error:
             raise InvalidToken(f"this token lacks the claim {error.claim!r}") from None
         except jwt.PyJWTError as error:
@@ -117,16 +111,16 @@ class Tokens:
                 next(said for kind, said in _REFUSALS if isinstance(error, kind))
             ) from None
         client = _client(claims)
-        self._verified[digest] = int(claims["exp"]), client
+        self._verified[digest] = int(claims["exp"]), client, keys
         return client
 
-    def _claims(self, token: bytes) -> dict[str, Any]:
+    def _claims(self, token: bytes, keys: KeySet) -> dict[str, Any]:
         if len(token) > MOST_BYTES:
             raise InvalidToken(f"this token has more than {MOST_BYTES} bytes")
         kid = jwt.get_unverified_header(token).get("kid")
         # A token that names no key can only mean the only key.
-        key = next(iter(self._keys.values()), None) if kid is None else self._keys.get(kid)
-        if key is None or (kid is None and len(self._keys) > 1):
+        key = next(iter(keys.values()), None) if kid is None else keys.get(kid)
+        if key is None or (kid is None and len(keys) > 1):
             raise InvalidToken("this token is signed with an unknown key")
         return jwt.decode(
             token,
@@ -141,17 +135,6 @@ class Tokens:
             issuer=self._issuer,
             leeway=LEEWAY_SECONDS,
         )
-
-    def look(self) -> None:
-        """Read the keys if the file has changed, and log an error if it is broken."""
-        now = monotonic()
-        if now < self._next_look:
-            return
-        self._next_look = now + LOOK_SECONDS
-        try:
-            self.read()
-        except InvalidConfig as error:
-            log.error("the key set is broken; the old keys stay", extra={"cause": str(error)})
 
 
 def read_tokens(path: Path, server: ServerSettings) -> Tokens:
@@ -265,12 +248,3 @@ def _text(claims: Mapping[str, Any], name: str) -> str | None:
             f"this token's claim {name!r} is not 1 to {MOST_CHARACTERS} printable characters"
         )
     return value
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    """Return what changes with a file's content, () for none; a mounted secret is a symlink."""
-    try:
-        facts = path.stat()
-    except OSError:
-        return ()
-    return facts.st_mtime_ns, facts.st_size, facts.st_ino

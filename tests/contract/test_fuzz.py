@@ -66,6 +66,9 @@ label_bodies = st.fixed_dictionaries(
     {"labels": st.lists(labels(texts, id=texts), min_size=1, max_size=3)}
 )
 merge_bodies = labels(st.none() | texts)
+change_bodies = st.fixed_dictionaries(
+    {"labels": st.lists(labels(texts, id=texts | st.just("tent")), min_size=1, max_size=3)}
+)
 instances = st.fixed_dictionaries(
     {"query": texts, "labels": st.lists(texts | st.just("tent"), min_size=1, max_size=3)},
     optional={"weight": st.floats(0, 1_000)},
@@ -121,6 +124,7 @@ ROUTES: dict[tuple[str, str], tuple[Any, st.SearchStrategy[Any]]] = {
     ("POST", "/predict"): (PredictAnswer, predict_bodies),
     ("POST", "/labels"): (LabelsAnswer, label_bodies),
     ("PATCH", "/labels/tent"): (MergeAnswer, merge_bodies),
+    ("PATCH", "/labels"): (LabelsAnswer, change_bodies),
     ("POST", "/instances"): (InstancesAnswer, instance_bodies),
     ("POST", "/admin/snapshot"): (BundleAnswer, snapshot_bodies),
     ("POST", "/admin/reload"): (BundleAnswer, reload_bodies),

@@ -15,6 +15,7 @@ from tests.support.serving import LocalService
 ROUTES = {
     ("post", "/predict"): {400, 401, 403, 413, 415, 422, 429, 503, 504},
     ("post", "/labels"): {400, 401, 403, 409, 413, 415, 422, 429, 503, 504, 507},
+    ("patch", "/labels"): {400, 401, 403, 409, 413, 415, 422, 429, 503, 504, 507},
     ("get", "/labels"): {401, 403, 422, 429, 503},
     ("get", "/labels/{label_id}"): {401, 403, 404, 422, 429, 503},
     ("patch", "/labels/{label_id}"): {

@@ -18,6 +18,7 @@ from tests.crash.ledger import (
     Outcome,
     Pending,
     acts_on,
+    change,
     click,
     delete,
     has_started,
@@ -188,12 +189,28 @@ class Client:
         self._write("POST", "/labels", [put(form) for form in forms], {"labels": labels})
 
     def _merge(self) -> None:
-        """Change a label's metadata, and perhaps its dates and boost."""
-        for form in self._some(list(self.ledger.expected.forms.values()), 1):
+        """Change metadata of a label or of several, and perhaps dates, boost and queries."""
+        count = self._random.choice((1, 1, 2, 5))
+        changes: list[Fact] = []
+        documents: list[dict[str, Any]] = []
+        for form in self._some(list(self.ledger.expected.forms.values()), count):
             note, given = {"note": self._text()}, self._dates_and_boost()
             merged = {**form, **given, "metadata": {**form["metadata"], **note}}
-            document = {**shown(given), "metadata": note}
-            self._write("PATCH", f"/labels/{form['id']}", [put(merged)], document)
+            document = {"id": form["id"], **shown(given), "metadata": note}
+            if self._random.random() < 0.7:
+                changes.append(change(merged))
+            else:
+                query = self._text()
+                queries = list(dict.fromkeys((*form["queries"], query)))
+                changes.append(put({**merged, "queries": queries}))
+                document["queries"] = [query]
+            documents.append(document)
+        if len(documents) == 1:
+            [document] = documents
+            label_id = document.pop("id")
+            self._write("PATCH", f"/labels/{label_id}", changes, document)
+        elif documents:
+            self._write("PATCH", "/labels", changes, {"labels": documents})
 
     def _delete(self) -> None:
         label_id = self._random.choice(self.ledger.ids)

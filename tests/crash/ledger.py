@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from service.core.changes import (
+    ChangeLabel,
     DeleteInstance,
     DeleteItem,
     DeleteLabel,
@@ -27,6 +28,7 @@ from service.core.memory.row_ownership import NEWEST_QUERIES
 from service.core.types import Event
 
 NEW_IDS = 12  # of labels, of items, and of rules, that a client may add
+TEXTS = ("text", "aliases", "queries")
 DATES = ("starts_at", "expires_at", "at")
 # A label, a click or a rule as the log stores it: as posted, but with Unix seconds as dates.
 Form = Mapping[str, Any]
@@ -64,6 +66,12 @@ class Fact:
 
 def put(form: Form) -> Fact:
     return Fact(kind=PutLabel.kind, body=form, renews=(form["id"],))
+
+
+def change(form: Form) -> Fact:
+    """The change that gives a label the metadata, dates and boost of `form`."""
+    body = {name: value for name, value in form.items() if name not in TEXTS}
+    return Fact(kind=ChangeLabel.kind, body=body, renews=(form["id"],))
 
 
 def put_rule(form: Form) -> Fact:
@@ -212,6 +220,8 @@ class ExpectedMemory:
         if change.kind == DeleteLabel.kind:
             self._delete_label(body["id"])
             return "deleted"
+        if change.kind == ChangeLabel.kind:
+            return self._change_label(body)
         held, value = {
             PutLabel.kind: (self.forms, body),
             PutRule.kind: (self.rules, body),
@@ -224,6 +234,15 @@ class ExpectedMemory:
         if change.kind == PutLabel.kind:
             self.versions[body["id"]] = None
         return "created" if known is None else "updated"
+
+    def _change_label(self, body: Form) -> str:
+        known = self.forms[body["id"]]
+        changed = {**{name: known[name] for name in TEXTS if name in known}, **body}
+        if changed == known:
+            return "unchanged"
+        self.forms[body["id"]] = changed
+        self.versions[body["id"]] = None
+        return "updated"
 
     def _delete_label(self, label_id: str) -> None:
         del self.forms[label_id], self.versions[label_id]

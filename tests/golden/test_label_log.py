@@ -13,8 +13,8 @@ from service.core.label_log.maintenance import verify
 from tests.golden.write_label_log import ENCODER, EVENTS, LOG, REQUEST, vectors
 from tests.support.label_logs import Place, event
 
-ID = "8955d1e959eb4a2abb1691026c62d9b5"
-CHAIN = "309246bfbf4a2e2f2fb0257be9d593e5"  # the hash of the log's newest event
+ID = "1d8a90b788c6455ab91940f93f13e7ff"
+CHAIN = "c833e6f6e5bb32ed26c0c039a34f8640"  # the hash of the log's newest event
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from service.core.changes import (
+    ChangeLabel,
     DeleteInstance,
     DeleteItem,
     DeleteLabel,
@@ -50,6 +51,7 @@ EVENTS = (  # kind, body, number of vectors
     (DeleteLabel.kind, {"id": "kayak"}, 0),
     (UseBundle.kind, {"bundle": "outdoor-2", "configured": "outdoor"}, 0),
     (PutLabel.kind, {**SALE, **DATES, "boost": 2.5}, 1),
+    (ChangeLabel.kind, {"id": "sale", "metadata": {"price": 15}}, 0),
     (PutInstance.kind, {**PAIR, "weight": -0.5}, 1),
     (DeleteInstance.kind, PAIR, 0),
     (PutItem.kind, {"id": "sea", "text": "an der See"}, 1),

@@ -1,4 +1,4 @@
-"""Measure the layout of a page in a real browser: Debian's chromium, headless."""
+"""Open pages in a real browser, Debian's chromium, headless: what scripts say, and the layout."""
 
 import json
 import os
@@ -61,13 +61,9 @@ class Layout(NamedTuple):
 def layout(page: str, *, width: int, folder: Path) -> Layout:
     """Open a page in a frame of this width, because a window has at least 500 pixels.
 
-    Without chromium the test is skipped; in CI it fails. The opened copy of the page has no content
-    security policy, because that would forbid the measuring script.
+    The opened copy of the page has no content security policy, because that would forbid the
+    measuring script.
     """
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        reason = "NOT TESTED: there is no chromium; apt-get install chromium"
-        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
     policy = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
     assert policy.search(page)
     opened = folder / "page.html"
@@ -76,11 +72,27 @@ def layout(page: str, *, width: int, folder: Path) -> Layout:
     opened.write_text(
         f'<!doctype html><meta charset="utf-8"><body><iframe {frame}></iframe></body>'
     )
+    facts = measured_by(opened.as_uri(), folder=folder)
+    assert facts["width"] == width
+    return Layout(**facts)
+
+
+def measured_by(url: str, *, folder: Path, seconds: int = 0) -> Any:
+    """Open a page; return the JSON that its script puts into an element with the id `measured`.
+
+    The script may wait for answers for up to some `seconds`. Without chromium the test is skipped;
+    in CI it fails.
+    """
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        reason = "NOT TESTED: there is no chromium; apt-get install chromium"
+        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
     ended = subprocess.run(
         [
             *(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
             *("--window-size=1600,1000", f"--user-data-dir={folder / 'profile'}"),
-            opened.as_uri(),
+            *([f"--virtual-time-budget={1000 * seconds}"] if seconds else []),
+            url,
         ],
         capture_output=True,
         text=True,
@@ -88,6 +100,4 @@ def layout(page: str, *, width: int, folder: Path) -> Layout:
     )
     found = re.search(r'<pre id="measured">(.*?)</pre>', ended.stdout, re.DOTALL)
     assert found, ended.stderr[-2_000:]
-    facts: dict[str, Any] = json.loads(unescape(found[1]))
-    assert facts["width"] == width
-    return Layout(**facts)
+    return json.loads(unescape(found[1]))

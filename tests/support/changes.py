@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from service.core.changes import (
+    ChangeLabel,
     DeleteInstance,
     DeleteLabel,
     DeleteRule,
@@ -31,6 +32,18 @@ ENCODER = TrigramEncoder()
 def put(sequence: int, label: NewLabel) -> PutLabel:
     texts = encode(ENCODER, [label.text, *label.aliases, *label.queries], role=Role.LABEL)
     return PutLabel(sequence=sequence, label=label, vectors=texts.astype(np.float16))
+
+
+def change(sequence: int, label: NewLabel) -> ChangeLabel:
+    """Give the label with this id the metadata, dates and boost of `label`."""
+    return ChangeLabel(
+        sequence=sequence,
+        id=label.id,
+        metadata=label.metadata,
+        starts_at=label.starts_at,
+        expires_at=label.expires_at,
+        boost=label.boost,
+    )
 
 
 def delete(sequence: int, label_id: str) -> DeleteLabel:

@@ -25,8 +25,8 @@ AXE = NewLabel(id="axe", text="ice axe")
 class Desk:
     """A writer with its log and memory; `hold` blocks further commits."""
 
-    def __init__(self, bundle: Bundle, state: Path, *, live_rows: int = 100, waiting: int = 100):
-        self.memory = KnowledgeMemory(bundle, MemoryLimits(live_rows=live_rows))
+    def __init__(self, bundle: Bundle, state: Path, *, waiting: int = 100, **limits: int):
+        self.memory = KnowledgeMemory(bundle, MemoryLimits(**{"live_rows": 100, **limits}))
         self.log: LabelLog = open_log(state)
         self.commits = 0
         self.published = 0

@@ -23,6 +23,7 @@ from service.core.bundle.manifest import PredictorFacts, Refinement
 from service.core.config import STRICT
 from service.core.errors import InvalidData
 from service.core.files.atomic import write_file
+from service.core.wrong_values import what_is_wrong
 from training.datasets.pair_weights import Relevance
 
 CHOICES, NOVEL = "keymatch.json", "novel.json"
@@ -113,5 +114,10 @@ def _read(path: Path, kind: type[Settings]) -> Settings | None:
         return None
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
-    except (TypeError, ValidationError) as error:
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        message = f"is not what `train` writes: {where} {what_is_wrong(first)}"
+        raise InvalidData(path, message) from error
+    except TypeError as error:
         raise InvalidData(path, f"is not what `train` writes: {error}") from error

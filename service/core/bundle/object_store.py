@@ -54,6 +54,12 @@ FORM = re.compile(r"(?:(?:s3|gs)://[A-Za-z0-9][A-Za-z0-9._-]*|file://)(?:/[^/?#*
 UNUSED_SECONDS = 86_400  # copies that were asked for later are kept
 CHUNK_BYTES = 16 * 1024**2  # of one request
 PARALLEL = 4  # files that are transferred at once
+# Errors of aiohttp, botocore and http.client for a body with fewer bytes than were announced. Some
+# have a `code` of 400, which no store has sent.
+CUT_SHORT = (
+    "ClientPayloadError", "ContentLengthError", "TransferEncodingError", "IncompleteRead",
+    "IncompleteReadError", "ResponseStreamingError",
+)  # fmt: skip
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 log = logging.getLogger("keymatch")
@@ -352,6 +358,10 @@ def _explained(url: str) -> Iterator[None]:
 
 
 def _explanation(error: Exception, url: str) -> BundleError:
+    if any(type(one).__name__ in CUT_SHORT for one in _chain(error)):
+        return StoreUnreachable(
+            f"{url}: the answer of the object store ends early each time; look at proxies before it"
+        )
     code = _code(error)
     if code == "NoSuchBucket":
         return StoreError(f"{url}: there is no such bucket")
@@ -371,15 +381,21 @@ def _explanation(error: Exception, url: str) -> BundleError:
 
 def _code(error: BaseException) -> str:
     """Return the code that a store gave, or the name of the error's class."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in _chain(error):
         response = getattr(cause, "response", None)
         given = response.get("Error", {}).get("Code") if isinstance(response, dict) else None
         given = given or getattr(cause, "code", None)
         if isinstance(given, str | int):
             return re.sub(r"[^A-Za-z0-9_.-]", "", str(given))[:60]
-        cause = cause.__cause__
     return type(error).__name__
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its causes."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
 
 
 def _hash(url: str) -> str:

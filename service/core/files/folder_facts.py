@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.config import STRICT
 from service.core.errors import BundleAltered, BundleMissing, BundleUnsupported
+from service.core.wrong_values import what_is_wrong
 
 Facts = TypeVar("Facts")
 MOST_BYTES = 16 * 1024**2  # the largest file that is read; real ones have a few kilobytes
@@ -123,4 +124,4 @@ def checked(adapter: TypeAdapter[Facts], document: dict[str, Any], *, path: Path
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise BundleAltered(f"{path}: {where}: {first['msg']}") from error
+        raise BundleAltered(f"{path}: {where}: {what_is_wrong(first)}") from error

@@ -16,6 +16,7 @@ import numpy as np
 
 from service.core.changes import (
     Change,
+    ChangeLabel,
     DeleteInstance,
     DeleteItem,
     DeleteLabel,
@@ -187,6 +188,21 @@ class Draft:
                 boost=posted.boost,
             )
         )
+
+    @_apply.register
+    def _change_label(self, change: ChangeLabel) -> None:
+        label = self.labels.get(change.id)
+        if label is not None:
+            self.labels = self.labels.put(
+                replace(
+                    label,
+                    metadata=change.metadata,
+                    starts_at=change.starts_at,
+                    expires_at=change.expires_at,
+                    boost=change.boost,
+                    version=change.sequence,
+                )
+            )
 
     @_apply.register
     def _delete_label(self, change: DeleteLabel) -> None:

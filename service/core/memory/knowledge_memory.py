@@ -127,9 +127,17 @@ class KnowledgeMemory:
         return Draft(self._view, self.limits)
 
     def require_room(
-        self, draft: Draft, items: Sequence[Posted], rules: Sequence[Rule] = ()
+        self,
+        draft: Draft,
+        items: Sequence[Posted],
+        rules: Sequence[Rule] = (),
+        *,
+        growth: int = 0,
     ) -> None:
-        """Raise `MemoryFull` unless `items` and `rules` fit. Call it before anything is logged."""
+        """Raise `MemoryFull` unless `items`, `rules` and `growth` bytes of known labels fit.
+
+        Call it before anything is logged.
+        """
         limits = self.limits
         if draft.live_rows + sum(rows_of(item) for item in items) > limits.live_rows:
             raise MemoryFull(
@@ -137,7 +145,7 @@ class KnowledgeMemory:
                 f" {limits.live_rows} (live_rows)"
             )
         size = sum(bytes_of_item(item, dimension=self._dimension) for item in items)
-        size += sum(map(bytes_of_rule, rules))
+        size += sum(map(bytes_of_rule, rules)) + growth
         if draft.live_bytes + size > limits.live_bytes:
             raise MemoryFull(
                 f"what was learned takes {draft.live_bytes} bytes of memory, of at most"

@@ -51,7 +51,8 @@ class LabelTable:
     without their rows. Unless the table is `namespaced`, no label has an id that a tenant chose.
 
     `fields` holds metadata, dates and boosts of all labels. In a table of some labels alone
-    (`only`), `kept` is a bitmap over all columns; other labels seem to be deleted. `factors` [C]
+    (`only`), `kept` is a bitmap over all columns; other labels seem to be deleted. It was made of
+    the table `whole`, whose sorted ids it shares. `factors` [C]
     replace the boosts of labels in a table that is `boosted`. The table `of` a `tenant` reads and
     shows ids as the tenant knows them, and finds its labels alone.
     """
@@ -69,6 +70,7 @@ class LabelTable:
     namespaced: bool = False
     fields: LabelFields = field(default_factory=partial(LabelFields.of, ()))
     kept: bytes | None = None
+    whole: LabelTable | None = field(default=None, compare=False, repr=False)
     factors: Floats | None = None
     tenant: Tenant | None = None
 
@@ -85,7 +87,8 @@ class LabelTable:
 
     def only(self, columns: Bools) -> LabelTable:
         """Return a table of some labels alone, `columns` [C]; none of them was deleted."""
-        return replace(self, kept=np.packbits(columns, bitorder="little").tobytes())
+        kept = np.packbits(columns, bitorder="little").tobytes()
+        return replace(self, kept=kept, whole=self)
 
     def without(self, columns: Sequence[int]) -> LabelTable:
         """Return a table in which the labels at these columns seem to be deleted."""
@@ -338,6 +341,11 @@ class LabelTable:
             fields=others.fields.put(label, others.live),
         )
 
+    def growth(self, column: int, label: NewLabel) -> int:
+        """Return by how many bytes `live_bytes` grows if `label` replaces that at `column`."""
+        known = self.live.get(column)
+        return bytes_of_label(label) - (0 if known is None else bytes_of_label(known))
+
     def delete(self, label: Label) -> LabelTable:
         """Return a table without `label`."""
         place = int(np.searchsorted(self.deleted, label.index))
@@ -432,7 +440,13 @@ class LabelTable:
 
     @cached_property
     def _live_ids(self) -> list[tuple[str, int]]:
-        """The ids and columns of all labels posted since the bundle, sorted once by each table."""
+        """The ids and columns of all labels posted since the bundle, sorted once by each table.
+
+        A table of some labels takes them from the whole one, which may have sorted them before.
+        """
+        kept_bits, whole = self.kept, self.whole
+        if kept_bits is not None and whole is not None and whole.tenant == self.tenant:
+            return [one for one in whole._live_ids if kept_bits[one[1] >> 3] >> (one[1] & 7) & 1]
         columns = np.fromiter(self.live.keys(), np.int32, len(self.live))
         kept = columns[~self.is_deleted(columns)] if self.kept is not None else columns
         return sorted((self.id_at(column), column) for column in kept.tolist())

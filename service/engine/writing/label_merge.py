@@ -1,28 +1,15 @@
-"""PATCH of a label: the given fields are merged into the newest state of the label.
-
-The merged label is written as a whole, like a posted one, so log, replay and snapshots need no
-merging. It is merged and encoded from the newest view. The writer, which holds the log's lock,
-writes it only if the label is still the same. Otherwise the merge is repeated.
-"""
+"""PATCH of labels: what is given is merged into the newest state of a label."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
-from service.core.changes import Posted
-from service.core.encoding.representer import EncodedItem
-from service.core.errors import InvalidInput, KeymatchError, Overloaded
+from service.core.errors import InvalidInput
 from service.core.label_filter import MetadataValue, list_items, metadata_bytes
-from service.core.tenant import Tenant
 from service.core.text_identity import distinct_aliases
 from service.core.types import NewLabel
-from service.engine.writing.operations import Commit, Operation, PostLabels, Written
 from service.settings import Limits
-
-ATTEMPTS = 10  # each fails only if another write to the same label has succeeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +29,11 @@ class LabelMerge:
     dates: Mapping[str, int | None] = field(default_factory=dict)
     boost: float | None = None
 
+    @property
+    def changes_texts(self) -> bool:
+        """Whether texts are given: they are encoded again, even if they turn out to be the same."""
+        return self.text is not None or bool(self.aliases or self.queries)
+
     def into(self, label: NewLabel, limits: Limits) -> NewLabel:
         """Return the merged label; raises `InvalidInput` if it grows beyond `limits`."""
         entries = {**label.metadata, **self.metadata}
@@ -59,61 +51,6 @@ class LabelMerge:
         _require_order(merged)
         _require_allowed(label, merged, limits)
         return merged
-
-
-@dataclass(frozen=True, kw_only=True)
-class MergeIntoLabel:
-    """Merge into the tenant's label `base`; it is None if no label has the id."""
-
-    merge: LabelMerge
-    base: NewLabel | None
-    limits: Limits
-    tenant: Tenant | None = None
-
-    @cached_property
-    def items(self) -> Sequence[Posted]:
-        """The merged label, if there is one."""
-        with suppress(InvalidInput):  # `plan` raises it, unless the request was answered before
-            return () if self.base is None else (self.merge.into(self.base, self.limits),)
-        return ()
-
-    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
-        """Add the merged label unless nothing changes.
-
-        Raises `UnknownLabel`, `LabelChanged` if the label is no longer `base`, `InvalidInput` or
-        `MemoryFull`.
-        """
-        table = commit.draft.labels.of(self.tenant)
-        table.require(self.merge.id)
-        label = table.as_posted(self.merge.id)
-        if label is None or label != self.base:
-            raise LabelChanged("the label has changed since it was read")
-        merged = self.merge.into(label, self.limits)
-        return PostLabels(items=(merged,), tenant=self.tenant).plan(commit, encoded_items)
-
-
-class LabelChanged(KeymatchError):
-    """Another write has changed the label that `MergeIntoLabel` was made for."""
-
-
-async def merge_label(
-    merge: LabelMerge,
-    *,
-    label: Callable[[], NewLabel | None],
-    write: Callable[[Operation], Awaitable[Written]],
-    limits: Limits,
-    tenant: Tenant | None = None,
-) -> Written:
-    """Merge into the newest state of a tenant's label; `label` returns it from the newest view.
-
-    Raises as `write` and `MergeIntoLabel.plan`, and `Overloaded` if other writes changed the label
-    before each attempt.
-    """
-    for _ in range(ATTEMPTS):
-        with suppress(LabelChanged):
-            operation = MergeIntoLabel(merge=merge, base=label(), limits=limits, tenant=tenant)
-            return await write(operation)
-    raise Overloaded("other writes change this label all the time", retry_after=1)
 
 
 def _require_order(label: NewLabel) -> None:

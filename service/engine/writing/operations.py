@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import astuple, dataclass, field, replace
+from functools import cached_property
 from itertools import compress, islice
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from service.core import times
 from service.core.changes import (
     Change,
+    ChangeLabel,
     DeleteInstance,
     DeleteItem,
     DeleteLabel,
@@ -32,6 +34,7 @@ from service.core.errors import (
     InvalidInput,
     KeymatchError,
     NotInBundle,
+    RefusedLabels,
     UnknownItem,
     UnknownLabels,
     echoed,
@@ -46,6 +49,8 @@ from service.core.rules import Rule
 from service.core.tenant import Tenant
 from service.core.types import NewInstance, NewItem, NewLabel
 from service.engine.loaded_bundle import LoadedBundle
+from service.engine.writing.label_merge import LabelMerge
+from service.settings import Limits
 
 # The most unknown ids looked for, one more than an answer names: 100,000 would take seconds.
 NAMED_LABELS = 101
@@ -129,9 +134,11 @@ class Commit:
         """Whether the weights of clicks decay."""
         return self._memory.half_life is not None
 
-    def require_room(self, items: Sequence[Posted], rules: Sequence[Rule] = ()) -> None:
-        """Raise `MemoryFull` unless `items` and `rules` fit."""
-        self._memory.require_room(self.draft, items, rules)
+    def require_room(
+        self, items: Sequence[Posted], rules: Sequence[Rule] = (), *, growth: int = 0
+    ) -> None:
+        """Raise `MemoryFull` unless `items`, `rules` and `growth` bytes of known labels fit."""
+        self._memory.require_room(self.draft, items, rules, growth=growth)
 
     def put_label(
         self, label: NewLabel, encoded: EncodedItem | None, tenant: Tenant | None
@@ -239,14 +246,20 @@ class PostLabels:
         written = []
         for new_label, encoded in zip(self.items, encoded_items, strict=True):
             label = commit.draft.labels.of(self.tenant).identified(new_label)
-            known = commit.draft.labels.as_posted(label.id)
-            if known is not None and is_same(known, label):
-                written.append(WrittenLabel(id=label.id, status="unchanged"))
-                continue
-            status = "created" if known is None else "updated"
-            neighbours = commit.put_label(label, encoded, self.tenant)
-            written.append(WrittenLabel(id=label.id, status=status, neighbours=neighbours))
+            written.append(_put(commit, label, encoded, self.tenant))
         return Written(version=commit.version, labels=tuple(written))
+
+
+def _put(
+    commit: Commit, label: NewLabel, encoded: EncodedItem | None, tenant: Tenant | None
+) -> WrittenLabel:
+    """Add a label, given with the id under which it is stored, unless the memory holds it so."""
+    known = commit.draft.labels.as_posted(label.id)
+    if known is not None and is_same(known, label):
+        return WrittenLabel(id=label.id, status="unchanged")
+    status = "created" if known is None else "updated"
+    neighbours = commit.put_label(label, encoded, tenant)
+    return WrittenLabel(id=label.id, status=status, neighbours=neighbours)
 
 
 def is_same(known: NewLabel, posted: NewLabel) -> bool:
@@ -254,6 +267,140 @@ def is_same(known: NewLabel, posted: NewLabel) -> bool:
     if known != posted:
         return False
     return all(type(known.metadata[name]) is type(value) for name, value in posted.metadata.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeLabels:
+    """Merge into a tenant's labels, in order, all or none.
+
+    A merge that gives texts is written as a whole label, like a posted one; any other is written as
+    `ChangeLabel`, and nothing is encoded. The merged labels in `expected` were made from the newest
+    view, None where that is impossible. Their texts are encoded, and are written only if the label
+    still has the texts that it had then.
+    """
+
+    merges: tuple[LabelMerge, ...]
+    expected: tuple[NewLabel | None, ...]
+    limits: Limits
+    tenant: Tenant | None = None
+
+    @classmethod
+    def of(
+        cls,
+        merges: Sequence[LabelMerge],
+        table: LabelTable,
+        *,
+        limits: Limits,
+        tenant: Tenant | None,
+    ) -> Self:
+        """Return the operation for the present state of the labels in `table`."""
+        states = _States(table.of(tenant), limits)
+        expected: list[NewLabel | None] = []
+        for merge in merges:
+            try:
+                expected.append(states.merged(merge))
+            except InvalidInput:  # `plan` raises it, unless the request was answered before
+                expected.append(None)
+        return cls(merges=tuple(merges), expected=tuple(expected), limits=limits, tenant=tenant)
+
+    @cached_property
+    def items(self) -> Sequence[Posted]:
+        """The merged labels that can be expected."""
+        return tuple(label for label in self.expected if label is not None)
+
+    @property
+    def to_encode(self) -> Sequence[NewLabel]:
+        """The merged labels whose merges give texts."""
+        return [
+            label
+            for merge, label in zip(self.merges, self.expected, strict=True)
+            if label is not None and merge.changes_texts
+        ]
+
+    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
+        """Add the merged labels that change something.
+
+        Raises `RefusedLabels` for labels that are unknown or grow beyond the limits, `LabelChanged`
+        if a label has other texts by now than those that were expected, or `MemoryFull`.
+        """
+        states = _States(commit.draft.labels.of(self.tenant), self.limits)
+        merged: list[NewLabel] = []
+        refused: dict[int, InvalidInput] = {}
+        for place, (merge, expected) in enumerate(zip(self.merges, self.expected, strict=True)):
+            try:
+                merged.append(states.merged(merge))
+            except InvalidInput as error:
+                refused[place] = error.with_traceback(None)  # its frames hold the job
+                continue
+            if merge.changes_texts and _texts(merged[-1]) != _texts(expected):
+                raise LabelChanged("the label has changed since it was read")
+        if refused:
+            raise RefusedLabels(refused)
+        self._require_room(commit, merged)
+        encoded = iter(encoded_items)
+        written = [
+            self._write(commit, merge, label, None if expected is None else next(encoded))
+            for merge, label, expected in zip(self.merges, merged, self.expected, strict=True)
+        ]
+        return Written(version=commit.version, labels=tuple(written))
+
+    def _require_room(self, commit: Commit, merged: Sequence[NewLabel]) -> None:
+        """Raise `MemoryFull` unless the labels fit; those without new texts take no rows."""
+        table = commit.draft.labels.of(self.tenant)
+        whole: list[Posted] = []
+        growth = 0
+        for merge, label in zip(self.merges, merged, strict=True):
+            if merge.changes_texts:
+                whole.append(label)
+            else:
+                growth += table.growth(table.require(merge.id).index, label)
+        commit.require_room(changed(whole, commit.draft.labels, self.tenant), growth=growth)
+
+    def _write(
+        self, commit: Commit, merge: LabelMerge, label: NewLabel, encoded: EncodedItem | None
+    ) -> WrittenLabel:
+        table = commit.draft.labels.of(self.tenant)
+        stored_id = table.stored_id_at(table.require(merge.id).index)
+        if merge.changes_texts:
+            return _put(commit, replace(label, id=stored_id), encoded, self.tenant)
+        known = table.as_posted(merge.id)
+        if known is not None and is_same(known, label):
+            return WrittenLabel(id=stored_id, status="unchanged")
+        commit.add(
+            ChangeLabel(
+                sequence=commit.next,
+                id=stored_id,
+                metadata=label.metadata,
+                starts_at=label.starts_at,
+                expires_at=label.expires_at,
+                boost=label.boost,
+            )
+        )
+        return WrittenLabel(id=stored_id, status="updated")
+
+
+class _States:
+    """The states of labels while merges are applied one after the other, without writing them."""
+
+    def __init__(self, table: LabelTable, limits: Limits) -> None:
+        self._table, self._limits = table, limits
+        self._merged: dict[int, NewLabel] = {}  # by column
+
+    def merged(self, merge: LabelMerge) -> NewLabel:
+        """Return the label after a merge; raises `UnknownLabel`, or `InvalidInput` for a limit."""
+        column = self._table.require(merge.id).index
+        label = self._merged.get(column) or self._table.as_posted(merge.id)
+        assert label is not None
+        merged = self._merged[column] = merge.into(label, self._limits)
+        return merged
+
+
+def _texts(label: NewLabel | None) -> tuple[object, ...]:
+    return () if label is None else (label.text, label.aliases, label.queries)
+
+
+class LabelChanged(KeymatchError):
+    """Another write has changed the texts of a label that `MergeLabels` was made for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -456,6 +603,8 @@ def to_encode(operation: Operation, table: LabelTable) -> Sequence[Posted]:
     """Return the items whose texts must be encoded, judging by `table`."""
     if isinstance(operation, UnlearnInstances):
         return ()
+    if isinstance(operation, MergeLabels):
+        return changed(operation.to_encode, table, operation.tenant)
     if isinstance(operation, PostInstances) and operation.skip_unknown:
         own = table.of(operation.tenant)
         return [

@@ -196,8 +196,9 @@ class WritePath:
                 # In a thread: making ids from texts takes a second for a million characters.
                 labels = loaded.memory.view.labels
                 new = {id(item) for item in await asyncio.to_thread(to_encode, operation, labels)}
-                needed = [id(item) in new for item in items]
-                encoded_items = await self._encoding.encode(loaded, items, needed)
+                if new:
+                    needed = [id(item) in new for item in items]
+                    encoded_items = await self._encoding.encode(loaded, items, needed)
         job = WriteJob(
             operation=operation,
             encoded_items=encoded_items,

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from service.core.changes import DeleteLabel
-from service.core.errors import NotReady
+from service.core.errors import NotReady, Overloaded, RefusedLabels
 from service.core.label_filter import parse_json
 from service.core.memory.view import View
 from service.core.page_cursor import PageCursor
 from service.core.tenant import Tenant
-from service.core.types import Label
-from service.engine.writing.label_merge import merge_label
+from service.core.types import Label, NewLabel
+from service.engine.writing.label_merge import LabelMerge
 from service.engine.writing.operations import (
     DeleteOne,
-    Operation,
     PostInstances,
     PostLabels,
     Refuse,
+    RequestKey,
     UnlearnInstances,
     Written,
 )
@@ -45,6 +46,7 @@ from service.http.endpoint import Call, Endpoint, Routes
 from service.http.label_stream import STREAM_BYTES, LabelStream
 from service.http.request_body import Hold
 from service.http.request_models import (
+    ChangesBody,
     DatePassed,
     InstancesBody,
     LabelPageQuery,
@@ -62,6 +64,9 @@ from service.http.responses import (
 )
 
 PAGE_BYTES = 4_194_304  # of labels; a larger page ends early, with fewer labels than asked for
+MOST_LISTS = 16  # waiting or in progress, per worker; beyond it 429
+Listed = TypeVar("Listed")
+Entry = TypeVar("Entry", NewLabel, LabelMerge)
 _LABEL_PATH = "/labels/{label_id:label_id}"
 
 
@@ -71,8 +76,34 @@ class LabelId(PathConvertor):
     regex = "(?s:.*)"
 
 
+class ListThread:
+    """Makes lists of labels one after the other, in a thread of its own; few may wait.
+
+    The first page after a write sorts all ids, and a search for words looks at each posted label:
+    tens of milliseconds for 20,000 of them. Many at once would slow down all queries.
+    """
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="lists")
+        self._unanswered = 0
+
+    async def run(self, listed: Callable[[], Listed]) -> Listed:
+        """Return the result of `listed`; raises `Overloaded` if `MOST_LISTS` are not answered."""
+        if self._unanswered >= MOST_LISTS:
+            raise Overloaded(f"{MOST_LISTS} lists of labels are being made", retry_after=1)
+        self._unanswered += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, listed)
+        finally:
+            self._unanswered -= 1
+
+
 class LabelRoutes(Routes):
     """Reads and writes labels, learns clicks and unlearns pairs."""
+
+    @cached_property
+    def _lists(self) -> ListThread:
+        return ListThread()
 
     def endpoints(self) -> list[Endpoint[Any]]:
         register_url_convertor("label_id", LabelId())
@@ -104,6 +135,21 @@ class LabelRoutes(Routes):
                 handler=self.get_label,
                 scope="read",
                 answer=ShownLabelAnswer,
+            ),
+            Endpoint(
+                route="PATCH /labels",
+                summary="Change parts of labels",
+                description="What a change leaves out stays as it is. A change without `text`,"
+                " `aliases` and `queries` encodes nothing, such as one of a price or a stock. Of a"
+                " JSON body, all changes are made or none; an unknown id is a 422 that names its"
+                " place. In a stream, a refused line does not affect the others.",
+                handler=self.merge_labels,
+                scope="write",
+                body=self.models.changes,
+                stream=self.stream_merges,
+                line=self.models.change,
+                line_answer=LineAnswer | LineRefusal | StreamEnd,
+                answer=LabelsAnswer,
             ),
             Endpoint(
                 route=f"PATCH {_LABEL_PATH}",
@@ -145,32 +191,81 @@ class LabelRoutes(Routes):
 
     async def put_labels(self, call: Call[LabelsBody]) -> LabelsAnswer:
         """Write all labels of a request, or none."""
-        operation: Operation
+        tenant = call.tenant
+
+        async def write(labels: Sequence[NewLabel]) -> Written:
+            operation = PostLabels(items=tuple(labels), tenant=tenant)
+            return await self.engine.write(operation, request=call.idempotency)
+
+        written = await self._written(call, lambda body, at: body.to_label(tenant, at=at), write)
+        return _labels_answer(written, tenant)
+
+    async def merge_labels(self, call: Call[ChangesBody]) -> LabelsAnswer:
+        """Make all changes of a request, or none."""
+        tenant = call.tenant
+        merge = partial(self._merge, tenant, request=call.idempotency)
+        written = await self._written(
+            call, lambda body, at: body.to_merge(body.id, tenant, at=at), merge
+        )
+        return _labels_answer(written, tenant)
+
+    async def _written(
+        self,
+        call: Call[LabelsBody] | Call[ChangesBody],
+        read: Callable[[Any, str], Entry],
+        write: Callable[[Sequence[Entry]], Awaitable[Written]],
+    ) -> Written:
+        """Read each label or change of a body, given with its path, and write all."""
         try:
             # In a thread for a large body: its labels may have many queries.
-            labels = await self.side_thread.run_if(
+            entries = await self.side_thread.run_if(
                 call.hold.size,
-                lambda: tuple(
-                    body.to_label(call.tenant, at=f"labels.{place}.")
-                    for place, body in enumerate(call.input.labels)
-                ),
+                lambda: [
+                    read(body, f"labels.{place}.") for place, body in enumerate(call.input.labels)
+                ],
             )
-            operation = PostLabels(items=labels, tenant=call.tenant)
         except DatePassed as error:
-            operation = Refuse(error=error)
-        written = await self.engine.write(operation, request=call.idempotency)
-        status = partial(label_status, tenant=call.tenant)
-        return {"version": written.version, "labels": list(map(status, written.labels))}
+            return await self.engine.write(Refuse(error=error), request=call.idempotency)
+        return await write(entries)
+
+    async def _merge(
+        self,
+        tenant: Tenant | None,
+        merges: Sequence[LabelMerge],
+        *,
+        request: RequestKey | None = None,
+    ) -> Written:
+        return await self.engine.merge_labels(
+            merges, limits=self.limits, tenant=tenant, request=request
+        )
 
     def stream_labels(self, hold: Hold, tenant: Tenant | None) -> LabelStream:
         """Write a stream of a tenant's labels, a batch at a time."""
+        return self._stream(
+            hold,
+            tenant,
+            model=BoundedModel(self.models.label),
+            read=lambda body: body.to_label(tenant),
+            apply=partial(self.engine.put_labels, tenant=tenant),
+        )
+
+    def stream_merges(self, hold: Hold, tenant: Tenant | None) -> LabelStream:
+        """Make a stream of changes of a tenant's labels, a batch at a time."""
+        return self._stream(
+            hold,
+            tenant,
+            model=BoundedModel(self.models.change),
+            read=lambda body: body.to_merge(body.id, tenant),
+            apply=partial(self._merge, tenant),
+        )
+
+    def _stream(self, hold: Hold, tenant: Tenant | None, **lines: Any) -> LabelStream:
         if self.draining() or not self.engine.ready():
             raise NotReady("the service takes no labels now; try again later")
         hold.add(STREAM_BYTES)
         return LabelStream(
-            model=BoundedModel(self.models.label),
+            **lines,
             side_thread=self.side_thread,
-            apply=partial(self.engine.put_labels, tenant=tenant),
             tenant=tenant,
             draining=self.draining,
             limits=self.limits,
@@ -193,8 +288,7 @@ class LabelRoutes(Routes):
             found = table.page(after=after, size=page.limit + 1, every=page.every)
             return view, found
 
-        # In a thread, because the first page after a write sorts all ids.
-        view, labels = await asyncio.to_thread(listed)
+        view, labels = await self._lists.run(listed)
         shown = _first(labels[: page.limit], PAGE_BYTES)
         answer: LabelPage = {
             "version": view.version,
@@ -211,19 +305,14 @@ class LabelRoutes(Routes):
 
     async def merge_label(self, call: Call[MergeBody]) -> MergeAnswer:
         """Merge the given fields into a label."""
-        engine, tenant = self.engine, call.tenant
-        write = partial(engine.write, request=call.idempotency)
+        tenant, request = call.tenant, call.idempotency
         try:
             merge = call.input.to_merge(call.path_id, tenant)
-            written = await merge_label(
-                merge,
-                label=lambda: engine.view.labels.of(tenant).as_posted(merge.id),
-                write=write,
-                limits=self.limits,
-                tenant=tenant,
-            )
+            written = await self._merge(tenant, [merge], request=request)
         except DatePassed as error:
-            written = await write(Refuse(error=error))
+            written = await self.engine.write(Refuse(error=error), request=request)
+        except RefusedLabels as error:
+            raise error.errors[0] from None
         [label] = written.labels
         return {**label_status(label, tenant=tenant), "version": written.version}
 
@@ -268,6 +357,11 @@ class LabelRoutes(Routes):
             request=call.idempotency,
         )
         return written, left_out_answer(written, instances) if skip else None
+
+
+def _labels_answer(written: Written, tenant: Tenant | None) -> LabelsAnswer:
+    status = partial(label_status, tenant=tenant)
+    return {"version": written.version, "labels": list(map(status, written.labels))}
 
 
 def _first(labels: Sequence[Label], size: int) -> Sequence[Label]:

@@ -109,7 +109,9 @@ class OperationRoutes(Routes):
         )
         facts, version = loaded.bundle.manifest, loaded.memory.view.version
         was, now = before.bundle.manifest.score_kind, facts.score_kind
-        answer: ReloadAnswer = {"bundle": facts.name, "version": version}
+        # The name by which it was asked for; a bundle that was moved has another one in itself.
+        name = loaded.bundle.folder.name
+        answer: ReloadAnswer = {"bundle": name, "version": version}
         return answer if was == now else {**answer, "score_kind": now, "score_kind_before": was}
 
     async def live(self, _call: Call[None]) -> LiveAnswer | Response:

@@ -1,17 +1,22 @@
 """The routes under /labels: posted labels are predicted at once, listed and shown."""
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Semaphore
 from typing import Any
 
 import orjson
 import pytest
 
+from service.core.memory.label_table import LabelTable
+from service.core.memory.view import View
 from service.http.answers import LabelPage, LabelsAnswer, ShownLabelAnswer
 from service.http.request_body import NDJSON
+from service.http.routes.labels import MOST_LISTS
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService
 from tests.support.tiny.bundles import LABELS
+from tests.support.waiting import wait_for
 
 AXE = {"id": "axe", "text": "ice axe", "queries": ["glacier tool"], "metadata": {"shop": "acme"}}
 NO_CLICKS = {"total": 0, "newest": []}
@@ -262,3 +267,33 @@ def test_a_text_of_any_length_makes_an_id_that_every_route_takes(service: LocalS
         path = f"/labels/{percent_encoded(label['id'])}"
         assert service.get(path).status_code == 200
         assert service.request("DELETE", path).status_code == 200
+
+
+def test_lists_wait_for_each_other_and_not_without_bound(
+    service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However slow lists are, few are made at once, and queries are answered meanwhile."""
+    entered, released = Semaphore(0), Event()
+    usual = View.labels_with_words
+
+    def slow(view: View, text: str) -> LabelTable:
+        entered.release()
+        assert released.wait(60)
+        return usual(view, text)
+
+    monkeypatch.setattr(View, "labels_with_words", slow)
+    with ThreadPoolExecutor(MOST_LISTS + 1) as threads:
+        path = "/labels?text=tent&every=true"
+        lists = [threads.submit(service.get, path) for _ in range(MOST_LISTS + 1)]
+        try:
+            [refused] = wait_for(lambda: [one for one in lists if one.done()])
+            assert_problem(refused.result(), 429)
+            assert refused.result().headers["retry-after"] == "1"
+            assert service.post("/predict", {"queries": ["tent"]}).status_code == 200
+            assert entered.acquire(timeout=60)
+            assert not entered.acquire(timeout=0.05)  # one at a time
+        finally:
+            released.set()
+        statuses = sorted(one.result(60).status_code for one in lists)
+    assert statuses == [200] * MOST_LISTS + [429]
+    assert service.get("/labels?text=tent").status_code == 200

@@ -184,7 +184,7 @@ def test_json_may_be_announced_in_many_ways(reader: LocalService, content_type: 
     [
         ("GET", "/predict", {"POST"}),
         ("PUT", "/predict", {"POST"}),
-        ("PUT", "/labels", {"GET", "HEAD", "POST"}),
+        ("PUT", "/labels", {"GET", "HEAD", "PATCH", "POST"}),
         ("POST", "/labels/tent", {"DELETE", "GET", "HEAD", "PATCH"}),
         ("DELETE", "/info", {"GET", "HEAD"}),
         ("POST", "/metrics", {"GET", "HEAD"}),

@@ -15,7 +15,7 @@ TOOLS = Catalogue(
     labels={"saw": "hand saw", "axe": "ice axe", "tent": "camping tent"},
     instances={"cut wood": ("saw",)},
 )
-SAID = "the label log was begun for other data: 3 of the 4 labels that its clicks and deletions"
+SAID = "the label log was begun for other data: 3 of the 4 labels that its clicks, changes"
 
 
 @pytest.fixture(scope="module")

@@ -172,13 +172,20 @@ def test_bundles_that_must_not_be_served(
     served: LocalService, shelf: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = seen(served, 0)
+    (shelf / "data").mkdir()  # neither of these is a bundle
+    (shelf / "data" / manifest.FILE_NAME).write_text('{"name": "data"}')
+    (shelf / "empty").mkdir()
     answer = served.post(RELOAD, {"bundle": "tomorrow"})
     problem = assert_problem(answer, 422)
     assert problem["title"] == "Bundle missing"
     assert problem["detail"] == "there is no bundle named 'tomorrow'; there are: other, tiny"
     assert_no_internals(answer)
-    damages = (lacking, altered, of_tomorrow)
-    for refused, damage in enumerate(damages, start=2):
+    damages = {
+        lacking: "other/",
+        altered: "other/keys.npy",
+        of_tomorrow: "other/manifest.json",
+    }
+    for refused, (damage, named) in enumerate(damages.items(), start=2):
         shutil.rmtree(shelf / "other")
         damage(shutil.copytree(shelf / "tiny", shelf / "other"))
         caplog.clear()
@@ -186,6 +193,7 @@ def test_bundles_that_must_not_be_served(
         problem = assert_problem(answer, 422)
         assert problem["title"] == ("Bundle missing" if damage is lacking else "Bundle refused")
         assert_no_internals(answer)
+        assert named in problem["detail"] and str(shelf) not in problem["detail"]
         [said] = [r for r in caplog.records if r.message == problem["title"]]
         assert str(shelf / "other") in said.__dict__["cause"]
         assert counted(served, FAILED) == refused
@@ -204,7 +212,7 @@ def test_one_reload_at_a_time(
     assert_problem(served.post(RELOAD, {"bundle": "other"}), 409)
     assert served.post("/labels", AXE).json()["version"] == 1  # during the reload
     held.released.set()
-    assert first.result().json() == {"bundle": "tiny", "version": 2}
+    assert first.result().json() == {"bundle": "other", "version": 2}  # as it was asked for
     assert served.get("/labels/axe").json()["text"] == "ice axe"
 
 

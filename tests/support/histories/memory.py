@@ -36,6 +36,7 @@ from service.core.text_identity import distinct_aliases
 from service.core.types import NewLabel, Prediction, PredictOptions, Role, RowKind
 from tests.support.changes import (
     ENCODER,
+    change,
     click,
     delete,
     delete_rule,
@@ -207,6 +208,17 @@ class Histories(RuleBasedStateMachine):
         if label_id in labels_by_id(view):
             assert alive_rows(view).tolist() == alive_rows(self.memory.view).tolist()
 
+    @rule(given=new_labels)
+    def change(self, given: NewLabel) -> None:
+        """Change a label's metadata, dates and boost, which changes no row."""
+        before = alive_rows(self.memory.view).tolist()
+        if given.id in self.details:
+            known, novel, _ = self.details[given.id]
+            texts = {"text": known.text, "aliases": known.aliases, "queries": known.queries}
+            self.details[given.id] = (replace(given, **texts), novel, self.next)
+        self.apply([change(self.next, given)])
+        assert alive_rows(self.memory.view).tolist() == before
+
     @rule(label_id=ids)
     def delete(self, label_id: str) -> None:
         self.oracle.delete(label_id)
@@ -292,12 +304,12 @@ class Histories(RuleBasedStateMachine):
 
     def unlearn_all(self, query: str, labels: list[str], changes: list[DeleteInstance]) -> None:
         self.oracle.unlearn(query, *labels)
-        for change in changes:
-            for label_id in self.details.keys() & change.labels:
+        for one in changes:
+            for label_id in self.details.keys() & one.labels:
                 label, novel, _ = self.details[label_id]
                 left = tuple(other for other in label.queries if other != query)
                 if left != label.queries:
-                    self.details[label_id] = (replace(label, queries=left), novel, change.sequence)
+                    self.details[label_id] = (replace(label, queries=left), novel, one.sequence)
         self.apply(list(changes))
 
     @property

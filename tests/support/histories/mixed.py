@@ -12,7 +12,7 @@ from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.prediction.predictor import Predictor
 from service.core.tenant import Tenant
 from service.core.types import NewLabel, Prediction, PredictOptions
-from tests.support.changes import ENCODER, click, delete, put, put_rule, unlearn
+from tests.support.changes import ENCODER, change, click, delete, put, put_rule, unlearn
 from tests.support.label_filters import FILTERS
 from tests.support.rules import RULES
 from tests.support.tiny.bundles import Catalogue, make_bundle
@@ -39,14 +39,14 @@ def bundle_of(folder: Path, *, parts: int | None = None) -> Bundle:
 
 
 def mixed_changes(seed: int) -> Iterator[Change]:
-    """Yield posts, deletions, clicks, negative pairs, unlearned pairs and rules without an end."""
+    """Yield labels, changes, deletions, clicks, negative and unlearned pairs, rules: endlessly."""
     drawn, sequence = np.random.default_rng(seed), 0
     while True:
         sequence += 1
         kind = drawn.random()
         label_id = f"label-{drawn.integers(60)}" if drawn.random() < 0.4 else _new_id(drawn)
         if kind < 0.4:
-            yield put(
+            yield (put if kind < 0.35 else change)(
                 sequence,
                 NewLabel(
                     id=label_id,

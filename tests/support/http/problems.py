@@ -5,7 +5,11 @@ from urllib.parse import unquote_plus
 
 import httpx
 
-INTERNALS = ("Traceback", ".py", "site-packages", "Error:", "service.", "sqlite", " at 0x")
+# Also pydantic's words, which speak of classes and of Python.
+INTERNALS = (
+    *("Input should", "should be a valid", "Value error", "instance of"),
+    *("Traceback", ".py", "site-packages", "Error:", "service.", "sqlite", " at 0x"),
+)
 
 
 def assert_problem(

@@ -11,13 +11,17 @@ NDJSON = "application/x-ndjson"
 Lines = Sequence[Mapping[str, Any]]
 
 
-def assert_stream_answer(content: bytes, openapi: Mapping[str, Any]) -> Lines:
+def assert_stream_answer(
+    content: bytes, openapi: Mapping[str, Any], *, method: str = "post"
+) -> Lines:
     """Assert that all lines fit the schema of the answer in `openapi` and are in order.
+
+    They answer a stream to /labels with this method.
 
     Line numbers ascend, and only the last line may say where the stream stopped.
     """
     lines = [orjson.loads(line) for line in content.splitlines()]
-    validator = _validator(orjson.dumps(openapi))
+    validator = _validator(orjson.dumps(openapi), method)
     for place, line in enumerate(lines, 1):
         faults = [error.message for error in validator.iter_errors(line)]
         assert not faults, f"line {place} of the answer is not as documented: {faults}: {line}"
@@ -30,9 +34,9 @@ def assert_stream_answer(content: bytes, openapi: Mapping[str, Any]) -> Lines:
     return lines
 
 
-@lru_cache(maxsize=1)
-def _validator(document: bytes) -> Draft202012Validator:
-    """Make the validator of a line of the answer to `POST /labels`, once per document."""
+@lru_cache(maxsize=2)
+def _validator(document: bytes, method: str) -> Draft202012Validator:
+    """Make the validator of a line of the answer, once per document and method."""
     openapi = orjson.loads(document)
-    answer = openapi["paths"]["/labels"]["post"]["responses"]["200"]["content"][NDJSON]["schema"]
+    answer = openapi["paths"]["/labels"][method]["responses"]["200"]["content"][NDJSON]["schema"]
     return Draft202012Validator({**answer, "components": openapi["components"]})

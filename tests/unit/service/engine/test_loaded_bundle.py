@@ -4,12 +4,15 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from service.core.bundle.bundle import Bundle
 from service.core.errors import BundleMissing, BundleUnsupported, OtherData
-from service.core.types import Event
+from service.core.memory.view import View
+from service.core.prediction.predictor import Predictor
+from service.core.types import Answer, Event
 from service.engine.loaded_bundle import LogReferences, load_bundle
 from service.settings import EngineSettings
 from tests.support.tiny.bundles import LABELS
@@ -25,6 +28,23 @@ def test_each_thread_answers_in_time(tiny_bundle_folder: Path) -> None:
         with pytest.raises(BundleUnsupported, match=r"no first answers within 0 s.*warm_up_s"):
             loaded.warm_up(pool.submit, threads=2, seconds=0.1)
         released.set()
+
+
+def test_the_first_filtered_query_finds_warm_fields_and_votes(
+    tiny_bundle_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_bundle(tiny_bundle_folder, None, SETTINGS)
+    filtered: list[bool] = []
+    predict = Predictor.predict
+
+    def noted(self: Predictor, view: View, *arguments: Any) -> Answer:
+        filtered.append(view.labels.kept is not None)
+        return predict(self, view, *arguments)
+
+    monkeypatch.setattr(Predictor, "predict", noted)
+    with ThreadPoolExecutor(2) as pool:
+        loaded.warm_up(pool.submit, threads=2, seconds=60)
+    assert sorted(filtered) == [False, False, True, True]
 
 
 def test_a_defect_is_an_error_of_the_bundle(tiny_bundle_folder: Path) -> None:
@@ -76,7 +96,7 @@ def test_labels_that_the_log_has_posted_itself_are_no_sign(trigram_bundle: Bundl
         click("kayak", "a"),
         click("a", "lamp"),
         event("label.delete", id="kayak"),
-        event("label.delete", id="b"),
+        event("label.change", id="b", metadata={}),
         event("instance.delete", query="igloo", labels=["boots", "kayak", "c"]),
     )
     assert (found.known, list(found.unknown)) == ({"tent", "lamp", "boots"}, ["a", "b", "c"])
@@ -114,6 +134,6 @@ def test_what_is_unknown_or_has_no_effect_is_logged_once(
     void, unknown = caplog.messages
     assert "no item memory: 2 writes of items in the log have no effect" in void
     assert unknown.startswith(
-        "1 of the 2 labels that clicks and deletions of the log take for granted"
+        "1 of the 2 labels that clicks, changes and deletions of the log take for granted"
     )
     assert unknown.endswith("2 clicks lose votes")

@@ -1,6 +1,7 @@
 """API keys, addresses that need them, allowed host names, and sites whose pages may write."""
 
 import hashlib
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from service.core.errors import (
 )
 from service.core.tenant import Tenant
 from service.http.access import (
+    LOOK_SECONDS,
     MOST_REMEMBERED,
     Access,
     ApiKey,
@@ -72,6 +74,54 @@ def test_a_file_without_keys_or_that_cannot_be_read_is_refused(file: Path) -> No
     file.write_text("# none yet\n")
     with pytest.raises(InvalidConfig, match="holds no key"):
         read_keys(file)
+
+
+def test_a_changed_file_counts_without_a_restart_and_a_broken_one_does_not(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also in worker processes, which get a copy; whatever breaks the file, the old keys stay."""
+    clock = [0.0]
+    monkeypatch.setattr("service.http.access.monotonic", lambda: clock[0])
+
+    def line(secret: str) -> str:
+        return f"shop:read:{hashlib.sha256(secret.encode()).hexdigest()}\n"
+
+    def admitted(access: Access, *secrets: str) -> list[bool]:
+        found = []
+        for secret in secrets:
+            try:
+                access.check(f"Bearer {secret}".encode(), "read")
+            except Unauthenticated:
+                found.append(False)
+            else:
+                found.append(True)
+        return found
+
+    file.write_text(line("first"))
+    served = [read_keys(file)]
+    served.append(pickle.loads(pickle.dumps(served[0])))
+    assert [admitted(one, "first", "second") for one in served] == [[True, False]] * 2
+    file.write_text(line("first") + line("second"))
+    clock[0] += LOOK_SECONDS
+    assert [admitted(one, "first", "second") for one in served] == [[True, True]] * 2
+    file.write_text(line("second"))  # the first key is revoked
+    clock[0] += LOOK_SECONDS
+    assert [admitted(one, "first", "second") for one in served] == [[False, True]] * 2
+    for broken in (line("third") + "no key\n", "", "\udcff", None):
+        if broken is None:
+            file.unlink()
+        else:
+            file.write_bytes(broken.encode(errors="surrogateescape"))
+        caplog.clear()
+        for _ in range(3):  # it is logged once
+            clock[0] += LOOK_SECONDS
+            assert admitted(served[0], "second", "third") == [True, False]
+        [said] = caplog.records
+        assert str(file) in said.__dict__["cause"] and said.levelname == "ERROR"
+        assert served[0].restricted
+    file.write_text(line("third"))
+    clock[0] += LOOK_SECONDS
+    assert admitted(served[0], "second", "third") == [False, True]
 
 
 def test_a_key_admits_to_its_scopes_only_and_everybody_is_admitted_without_keys() -> None:

@@ -119,6 +119,7 @@ def stream(
     settings = Limits(**limits)
     answer = LabelStream(
         model=label_model(settings),
+        read=lambda body: body.to_label(),
         side_thread=SideThread(),
         apply=writer.apply,
         draining=draining,

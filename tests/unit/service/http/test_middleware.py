@@ -9,9 +9,12 @@ import pytest
 
 from service.core.errors import DelayExceeded, KeymatchError, MalformedHttp, Overloaded
 from service.http import problems
+from service.http.access import Access, Sites
 from service.http.middleware import MOST_ANSWERS, STRICT, Refusals
+from service.settings import ServerSettings
 from service.telemetry import Telemetry
 
+SITE = b"https://shop.example"
 SCOPE = {"type": "http", "headers": [(b"x-request-id", b"my-id")]}
 BUSY = DelayExceeded("the service is overloaded", retry_after=1)
 CROWDED = DelayExceeded("too many requests come in at once", retry_after=1)
@@ -24,7 +27,7 @@ def telemetry() -> Telemetry:
 
 @pytest.fixture
 def refusals(telemetry: Telemetry) -> Refusals:
-    return Refusals(telemetry)
+    return Refusals(telemetry, Sites(ServerSettings(origins=(SITE.decode(),)), Access()))
 
 
 @pytest.fixture
@@ -76,10 +79,21 @@ def test_an_answer_is_complete_http(refusals: Refusals) -> None:
         "content-type": problems.MEDIA_TYPE,
         "retry-after": "1",
         "x-request-id": "my-id",
+        "vary": "origin",
         **{name.decode(): value.decode() for name, value in STRICT},
     }
     [last] = answers(refusals, BUSY, keep_alive=False)
     assert b"\r\nconnection: close\r\n\r\n" in last
+
+
+def test_a_page_of_a_named_site_may_read_a_refusal(refusals: Refusals) -> None:
+    async def answer(origin: bytes) -> bytes:
+        scope = {"type": "http", "headers": [(b"origin", origin)]}
+        return refusals.answer(scope, BUSY, keep_alive=True)
+
+    allowed = b"\r\naccess-control-allow-origin: "
+    assert allowed + SITE + b"\r\n" in asyncio.run(answer(SITE))
+    assert allowed not in asyncio.run(answer(b"https://other.example"))
 
 
 def test_refusals_are_counted_by_reason(refusals: Refusals, telemetry: Telemetry) -> None:

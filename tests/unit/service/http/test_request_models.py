@@ -24,7 +24,14 @@ from service.http.request_models import RequestModels
 from service.settings import Limits
 
 MODELS = RequestModels(Limits())
-REQUEST = Request({"type": "http", "path": "/labels", "headers": [(b"idempotency-key", b"k")]})
+REQUEST = Request(
+    {
+        "type": "http",
+        "method": "POST",
+        "path": "/labels",
+        "headers": [(b"idempotency-key", b"k")],
+    }
+)
 
 
 def test_limits_are_those_of_the_settings() -> None:
@@ -179,7 +186,7 @@ def test_a_field_of_a_later_version_counts_unless_it_has_its_default() -> None:
         key = request_key(REQUEST, body, client="me::::")
         assert key is not None
         digests.append(key.digest)
-    assert digests[0] == digests[1] == hashlib.sha256(b"/labels\0" + before).hexdigest()
+    assert digests[0] == digests[1] == hashlib.sha256(b"POST /labels\0" + before).hexdigest()
     assert digests[2] != digests[0]
 
 
@@ -200,4 +207,4 @@ def test_the_digest_is_that_of_the_whole_sorted_document(labels: list[dict[str, 
     key = request_key(REQUEST, body, client="me::::")
     assert key is not None
     assert key.key == "me::::k"
-    assert key.digest == hashlib.sha256(b"/labels\0" + whole).hexdigest()
+    assert key.digest == hashlib.sha256(b"POST /labels\0" + whole).hexdigest()

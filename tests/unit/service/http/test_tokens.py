@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from service.cli.serve import serve
 from service.core.errors import Forbidden, InvalidConfig, InvalidToken, KeymatchError, MissingExtra
 from service.core.tenant import Tenant
+from service.http import access as following
 from service.http import tokens as module
 from service.http.access import Access, ApiKey, Sites, require_keys
 from service.http.tokens import ALGORITHMS, MOST_BYTES, MOST_REMEMBERED, read_tokens
@@ -345,7 +346,7 @@ def test_a_changed_file_is_read_within_a_second(
     file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr(module, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(following, "monotonic", lambda: clock[0])
     known, old, new = access(file), token(), token(name="new")
     admitted(known, old)
     publish(file, public_jwk("ES256", "new"))

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from service.engine.reading.task_queue import Arrivals, TaskQueue
+from service.http.access import Access, Sites
 from service.http.middleware import Refusals
 from service.server.connection import ConnectionGuard, LivingTransport, ServiceConnection
 from service.settings import EngineSettings, ServerSettings
@@ -143,7 +144,11 @@ async def converse(pieces: list[bytes], *, overloaded: bool) -> FakeTransport:
     if overloaded:
         queue.lane(1).control.overloaded, queue.lane(1).control.limit = True, 0
     guard = ConnectionGuard(ServerSettings())
-    state = {"guard": guard, "refusals": Refusals(telemetry), "arrivals": Arrivals(queue)}
+    state = {
+        "guard": guard,
+        "refusals": Refusals(telemetry, Sites(ServerSettings(), Access())),
+        "arrivals": Arrivals(queue),
+    }
     connection = ServiceConnection(config, ServerState(), state)
     transport = FakeTransport()
     connection.connection_made(cast(asyncio.Transport, transport))

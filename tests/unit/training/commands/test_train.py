@@ -142,7 +142,7 @@ def test_there_must_be_something_to_resume(train: Train, out: Path, capsys: Said
         (["encoder.query_tokens=9999"], "query_tokens and encoder.label_tokens must lie in 1.."),
         (["encoder.pooling=first"], "encoder.pooling"),
         (["system.name=rea"], "system.name must be one of rae, "),
-        (["system.tau=-1.0"], "system: tau: Input should be greater than 0"),
+        (["system.tau=-1.0"], "system: tau: must be greater than 0"),
         (["system.taw=1.0"], "taw is unknown; known are tau, in_batch_instances"),
         (["ngrams.buckets=8", "ngrams.shortest=6"], "ngrams.longest: "),
         (["lora.rank=2", "lora.modules=['nothing']"], "its layers are dense, key, query, value"),

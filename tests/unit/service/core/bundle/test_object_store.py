@@ -8,9 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import time
+from typing import Any
 
 import orjson
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from service.core.bundle import manifest, object_store
 from service.core.bundle.bundle import open_bundle
@@ -169,6 +171,27 @@ def test_without_the_store_the_last_copy_is_used_only_if_that_is_allowed(
         cache.copy_of(url_of(stored))
     with pytest.raises(StoreError):
         cache.copy_of(url_of(stored.parent / "never-fetched"), without_store=True)
+
+
+class ContentLengthError(Exception):
+    """As aiohttp's, whose `code` no store has sent."""
+
+    code = 400
+
+
+def test_a_body_that_ends_early_is_not_an_answer_of_the_store(
+    stored: Path, cache: BundleCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cat_file(*_arguments: Any, **_named: Any) -> bytes:
+        try:
+            raise ContentLengthError("not enough data")
+        except ContentLengthError as error:
+            raise OSError("read failed") from error
+
+    monkeypatch.setattr(LocalFileSystem, "cat_file", cat_file)
+    with pytest.raises(object_store.StoreUnreachable, match="ends early each time") as refused:
+        cache.copy_of(url_of(stored))
+    assert "400" not in str(refused.value)
 
 
 # Refusals --------------------------------------------------------------------------------

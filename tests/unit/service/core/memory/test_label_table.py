@@ -169,3 +169,17 @@ def test_a_text_of_many_foreign_labels_is_found_without_reading_them(
     monkeypatch.setattr(LabelTable, "_owns", lambda _, column: bool(asked.append(column)))
     own = table.of(APEX).identified(NewLabel(id="", text="gift card"))
     assert own.id == "shop=apex::gift card" and not asked
+
+
+def test_a_page_of_some_labels_is_the_whole_one_without_the_others(table: LabelTable) -> None:
+    """Whether or not the whole table, or the tenant's, has sorted its ids before."""
+    for number in range(40):
+        shop = {"shop": "ab"[number % 2]}
+        label_id = f"shop=a::{number * 7 % 40}"
+        table = table.put(Label(index=table.columns, id=label_id, text="a", metadata=shop))
+    kept = np.arange(table.columns) % 3 > 0
+    kept[table.deleted] = False
+    for whole in (table, table.of(Tenant("shop", "a"))):
+        for _ in range(2):
+            found = [label.id for label in whole.only(kept).page(size=100)]
+            assert found == [one.id for one in whole.page(size=100) if kept[one.index]]

@@ -1,24 +1,28 @@
 """The writer commits jobs in groups, answers every future, and writes no job twice or in part."""
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from service.core.bundle.bundle import Bundle
 from service.core.changes import DeleteLabel, PutLabel
 from service.core.encoding.representer import EncodedItem
 from service.core.errors import (
+    InvalidInput,
     KeyReused,
     LogError,
     MemoryFull,
     NotReady,
     Overloaded,
+    RefusedLabels,
     UnknownLabel,
     UnknownLabels,
 )
@@ -26,17 +30,12 @@ from service.core.label_log import open_log
 from service.core.memory.label_table import LabelTable
 from service.core.replay import texts_of
 from service.core.types import NewInstance, NewLabel
-from service.engine.writing.label_merge import (
-    ATTEMPTS,
-    LabelChanged,
-    LabelMerge,
-    MergeIntoLabel,
-    merge_label,
-)
+from service.engine.writing.label_merge import LabelMerge
 from service.engine.writing.operations import (
     NAMED_LABELS,
     DeleteOne,
-    Operation,
+    LabelChanged,
+    MergeLabels,
     PostInstances,
     PostLabels,
     RequestKey,
@@ -45,8 +44,11 @@ from service.engine.writing.operations import (
 )
 from service.settings import Limits
 from tests.support.serving import wait_for
+from tests.support.tiny.bundles import LABELS
+from tests.support.views import alive_rows
 from tests.support.writer_desk import AXE, Desk, statuses
 
+SHARED = [HealthCheck.function_scoped_fixture]  # of one desk, whose labels change on and on
 MERGE = LabelMerge(id="axe", queries=("serac",))
 
 
@@ -286,45 +288,119 @@ def test_the_writer_decides_the_id_of_a_text_and_the_log_keeps_it(desk: Desk) ->
     assert logged == [(answer[0], text) for _, text, answer in posted]
 
 
-# Merges: written only if the label did not change meanwhile, otherwise merged again -------------
+# Merges: with new texts only if the label still has the texts that were encoded ----------------
 
 
-def test_a_merge_into_a_label_that_has_changed_writes_nothing(desk: Desk) -> None:
+def merged(desk: Desk, *merges: LabelMerge) -> MergeLabels:
+    return MergeLabels.of(merges, desk.memory.view.labels, limits=Limits(), tenant=None)
+
+
+def test_a_merge_into_texts_that_have_changed_writes_nothing(desk: Desk) -> None:
+    unknown = merged(desk, MERGE)
+    with pytest.raises(RefusedLabels) as refused:
+        desk.do(unknown).result(60)
+    assert isinstance(refused.value.errors[0], UnknownLabel)
     desk.submit([AXE]).result(60)
-    for base in (None, replace(AXE, text="ice tool")):
-        merge = MergeIntoLabel(merge=MERGE, base=base, limits=Limits())
+    known = merged(desk, MERGE)
+    desk.submit([replace(AXE, text="ice tool")]).result(60)
+    for operation in (unknown, known):
         with pytest.raises(LabelChanged):
-            desk.do(merge).result(60)
-    with pytest.raises(UnknownLabel):
-        unknown = replace(MERGE, id="nowhere")
-        desk.do(MergeIntoLabel(merge=unknown, base=None, limits=Limits())).result(60)
-    assert desk.log.last_sequence() == 1
+            desk.do(operation).result(60)
+    assert desk.log.last_sequence() == 2
 
 
 def test_two_merges_of_one_commit_lose_nothing(desk: Desk) -> None:
     desk.submit([AXE]).result(60)
     desk.hold()
     merges = [
-        desk.do(MergeIntoLabel(merge=replace(MERGE, queries=(query,)), base=AXE, limits=Limits()))
-        for query in ("serac", "crevasse")
+        desk.do(merged(desk, replace(MERGE, queries=(query,)))) for query in ("serac", "crevasse")
+    ]
+    prices = [
+        desk.do(merged(desk, LabelMerge(id="axe", metadata={name: 1}))) for name in ("a", "b")
     ]
     desk.go_on.set()
     assert statuses(merges[0].result(60)) == [("axe", "updated")]
     with pytest.raises(LabelChanged):
         merges[1].result(60)
-    assert desk.memory.view.labels.as_posted("axe") == replace(AXE, queries=("serac",))
+    assert [statuses(price.result(60)) for price in prices] == [[("axe", "updated")]] * 2
+    wanted = replace(AXE, queries=("serac",), metadata={"a": 1, "b": 1})
+    assert desk.memory.view.labels.as_posted("axe") == wanted
 
 
-def test_a_merge_is_made_again_and_given_up_in_the_end() -> None:
-    bases = [replace(AXE, text=f"axe {number}") for number in range(ATTEMPTS)]
-    tried = []
+def test_merges_of_one_request_build_on_each_other(desk: Desk) -> None:
+    desk.submit([AXE]).result(60)
+    merges = [
+        replace(MERGE, metadata={"a": 1}),
+        LabelMerge(id="axe", metadata={"b": 2}),
+        LabelMerge(id="tent", boost=2.0),
+        LabelMerge(id="axe", aliases=("XK-44",), metadata={"a": None}),
+        LabelMerge(id="axe", metadata={"b": 2}),
+    ]
+    found = statuses(desk.do(merged(desk, *merges)).result(60))
+    assert [status for _, status in found] == ["updated"] * 4 + ["unchanged"]
+    wanted = replace(AXE, queries=("serac",), aliases=("XK-44",), metadata={"b": 2})
+    assert desk.memory.view.labels.as_posted("axe") == wanted
+    assert desk.memory.view.labels.require("tent").boost == 2.0
 
-    async def write(operation: Operation) -> Written:
-        assert isinstance(operation, MergeIntoLabel)
-        tried.append(operation.base)
-        raise LabelChanged("always")
 
-    left = iter(bases)
-    with pytest.raises(Overloaded, match="other writes change this label"):
-        asyncio.run(merge_label(MERGE, label=lambda: next(left), write=write, limits=Limits()))
-    assert tried == bases
+@given(
+    given=st.lists(
+        st.builds(
+            LabelMerge,
+            id=st.sampled_from(["axe", "tent", "lamp"]),
+            metadata=st.dictionaries(st.sampled_from("abc"), st.sampled_from([None, 1, True, "x"])),
+            dates=st.dictionaries(
+                st.sampled_from(["starts_at", "expires_at"]), st.sampled_from([None, 4e9, 5e9])
+            ),
+            boost=st.sampled_from([None, 1.0, 2.0]),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+@settings(max_examples=20, deadline=None, suppress_health_check=SHARED)
+def test_a_merge_without_texts_is_that_of_a_posted_label_and_encodes_nothing(
+    desk: Desk, given: list[LabelMerge]
+) -> None:
+    """What such merges leave equals the whole labels, which are merged one after the other."""
+    desk.submit([AXE]).result(60)
+    wanted = {one: desk.memory.view.labels.as_posted(one) for one in ("axe", "tent", "lamp")}
+    rows = alive_rows(desk.memory.view).tolist()
+    refused = False
+    for merge in given:
+        known = wanted[merge.id]
+        assert known is not None
+        try:
+            wanted[merge.id] = merge.into(known, Limits())
+        except InvalidInput:  # it would expire before it starts
+            refused = True
+    with encoding_nothing(desk):
+        if refused:
+            with pytest.raises(RefusedLabels):
+                desk.do(merged(desk, *given)).result(60)
+            return
+        desk.do(merged(desk, *given)).result(60)
+    labels = desk.memory.view.labels
+    assert {one: labels.as_posted(one) for one in wanted} == wanted
+    assert alive_rows(desk.memory.view).tolist() == rows
+
+
+@contextmanager
+def encoding_nothing(desk: Desk) -> Iterator[None]:
+    """Fail if the desk's encoder gets a text within the block."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(desk.loaded.encoder, "embed", None)
+        yield
+
+
+def test_a_full_memory_takes_changes_of_its_own_labels_alone(desk_of: Callable[..., Desk]) -> None:
+    desk = desk_of(live_bytes=4_000)
+    desk.submit([AXE]).result(60)
+    for price in range(20):  # replaces the one before
+        desk.do(merged(desk, LabelMerge(id="axe", metadata={"price": price}))).result(60)
+    filled = [f"{name}-{number}" for number in range(4) for name in ("tag", "price", "bid")]
+    with pytest.raises(MemoryFull):
+        desk.do(merged(desk, LabelMerge(id="axe", metadata=dict.fromkeys(filled, 1)))).result(60)
+    with pytest.raises(MemoryFull):  # labels of the bundle are held by the memory once changed
+        desk.do(merged(desk, *(LabelMerge(id=one, boost=2.0) for one in LABELS))).result(60)
+    assert desk.memory.view.labels.require("axe").metadata == {"price": 19}

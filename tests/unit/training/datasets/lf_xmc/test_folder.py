@@ -271,10 +271,10 @@ def test_the_description_is_used(folder: Path) -> None:
     ("change", "message"),
     [
         ({"format": "other"}, "format: must be 'keymatch-dataset'"),
-        ({"name": 1}, "name: is not what `data pairs` writes: Input should be a valid string"),
+        ({"name": 1}, "name: is not what `data pairs` writes: must be a string"),
         ({"source": None}, "source: is not what `data pairs` writes"),
         ({"propensity": [0.5, 1]}, "propensity: is not what `data pairs` writes"),
-        ({"propensity": {"a": 0.5}}, "propensity.b: is not what `data pairs` writes: Field req"),
+        ({"propensity": {"a": 0.5}}, "propensity.b: is not what `data pairs` writes: is missing"),
         ({"propensity": {"a": -1, "b": 1}}, "propensity a must be a positive finite number"),
         ({"fields": "title"}, "fields: is not what `data pairs` writes"),
         ({"fields": ["content"]}, "fields must be title or title, content"),

@@ -45,7 +45,7 @@ def test_it_writes_results_and_never_replaces_any(
     ("name", "more", "message"),
     [
         ("fastxml", (), "'fastxml' is unknown; there are bm25, omikuji, xr-linear, plt, mnrl"),
-        ("bm25", ("--set", "b=2"), "peer bm25: b: Input should be less than or equal to 1"),
+        ("bm25", ("--set", "b=2"), "peer bm25: b: must be at most 1"),
         ("bm25", ("--set", "k1"), "--set takes key=value, not 'k1'"),
         ("bm25", ("--set", "=1"), "--set takes key=value, not '=1'"),
     ],

@@ -109,7 +109,7 @@ def test_settings_are_checked(name: str) -> None:
     with pytest.raises(InvalidConfig, match=f"peer {name}: depth is unknown; known are "):
         parse(settings, {"depth": 3}, source=f"peer {name}")
     first = next(iter(settings.__dataclass_fields__))
-    with pytest.raises(InvalidConfig, match=f"peer {name}: {first}: Input should be"):
+    with pytest.raises(InvalidConfig, match=f"peer {name}: {first}: must be"):
         parse(settings, {first: []}, source=f"peer {name}")
 
 
