@@ -31,7 +31,9 @@ FEATURES: tuple[str, ...] = (
     "known words, share",
     "words, log",
     "text is the query",
+    "own row of the query votes for it",
 )
+_NEAREST = 10  # rows among which a query's own one is looked for
 _LEAST_SCORE = 1e-6
 _MOST_LOGIT = 30.0
 FARTHEST = 4.0  # standard deviations of a feature; beyond them nothing was seen in fitting
@@ -40,7 +42,7 @@ FARTHEST = 4.0  # standard deviations of a feature; beyond them nothing was seen
 def features_of(view: View, reading: Reading, ranking: Ranking) -> Doubles:
     """Return the values of `FEATURES` for each label of a ranking, [k, F].
 
-    Words count as they were typed; a label's text and aliases are compared with what was searched.
+    Words count as they were typed; texts of labels and rows are compared with what was searched.
     """
     scores = np.maximum(np.array(ranking.scores, np.float64), _LEAST_SCORE)
     features = np.empty((len(scores), len(FEATURES)))
@@ -61,7 +63,23 @@ def features_of(view: View, reading: Reading, ranking: Ranking) -> Doubles:
         any(identity(text) == searched for text in view.labels.texts_at(column))
         for column in ranking.columns
     ]
+    features[:, 9] = _of_own_row(view, searched, ranking)
     return features
+
+
+def _of_own_row(view: View, searched: str, ranking: Ranking) -> Doubles:
+    """Return 1 for labels that the row of this query votes for, -1 for others, [k].
+
+    All are 0 if no such row is among the nearest, or if it votes for none.
+    """
+    rows = ranking.rows[:_NEAREST]
+    rows = rows[view.is_instance(rows)]
+    own = [identity(view.text(row)) == searched for row in rows.tolist()]
+    columns, _, weights = view.weighted_votes(rows[own])
+    voted = columns if weights is None else columns[weights > 0.0]
+    if not len(voted):
+        return np.zeros(len(ranking.columns))
+    return np.where(np.isin(ranking.columns, voted), 1.0, -1.0)
 
 
 class Confidence:

@@ -11,6 +11,7 @@ from export.bundle import confidence
 from export.bundle.confidence import FEWEST_ROWS, Sample, fit_confidence, fitted_network
 from export.bundle.hidden_rows import HiddenRows
 from service.core.bundle.bundle import Bundle, open_bundle
+from service.core.memory.view import View
 from service.core.prediction.confidence import FEATURES, Confidence, open_confidence
 from service.core.prediction.predictor import Predictor
 from service.core.types import PredictOptions
@@ -21,6 +22,7 @@ from training.progress import say_nothing
 KINDS = ("trail", "winter", "summer", "mountain", "forest", "desert", "rain", "snow", "city", "sea")
 NOUNS = ("jacket", "bottle", "compass", "blanket", "lantern", "hammock", "paddle", "helmet")
 MORE = ("old", "new")
+ALIKE = [(more, noun, kind) for more in MORE for noun in NOUNS for kind in KINDS]
 TEXTS = {f"{more} {kind} {noun}": (noun,) for more in MORE for kind in KINDS for noun in NOUNS}
 
 
@@ -42,13 +44,34 @@ def test_right_keywords_are_surer_than_nonsense(bundle: Bundle) -> None:
     assert said[-1] == ("fit confidences", asked, asked)
     predictor = Predictor(hidden.encoder, tau=0.1, confidence=open_confidence(facts))
     options = PredictOptions(depth=50, top_k=2)
-    queries = ["mountain lantern", "blue helmet", "zzkw qqx", "xvbn"]
+    queries = ["blue mountain lantern", "red winter helmet", "zzkw qqx", "xvbn"]
     answer = predictor.predict(hidden.view, queries, options)
     best = [prediction.keywords[0].confidence or 0.0 for prediction in answer.predictions]
     assert min(best[:2]) > 0.8
     assert max(best[2:]) < 0.3
     again = fit_confidence(HiddenRows.of(bundle, TrainedTexts()), report=say_nothing)
     assert again == facts
+
+
+def test_known_queries_are_sure_and_new_ones_are_not_surer_for_it(tmp_path: Path) -> None:
+    """Of 15 rows that look alike, each has a label of its own: only a known one can be answered."""
+    texts = {f"{more} {noun} no {kind}": (f"{more} {noun} {kind}",) for more, noun, kind in ALIKE}
+    labels = {label: f"label {place}" for place, (label,) in enumerate(texts.values())}
+    catalogue = Catalogue(labels=labels, instances=texts)
+    bundle = open_bundle(make_bundle(tmp_path / "alike", catalogue, depth=50))
+    hidden = HiddenRows.of(bundle, TrainedTexts())
+    facts = fit_confidence(hidden, report=say_nothing)
+    predictor = Predictor(hidden.encoder, tau=0.1, confidence=open_confidence(facts))
+
+    def first(view: View, query: str) -> float:
+        [answer] = predictor.predict(view, [query], facts.options(PredictOptions())).predictions
+        return answer.keywords[0].confidence or 0.0
+
+    rows = hidden.rows[:20]
+    known = [first(hidden.view, hidden.text(row)) for row in rows]
+    new = [first(hidden.without(row), hidden.text(row)) for row in rows]
+    assert min(known) > 0.9
+    assert max(new) < 0.3
 
 
 def test_only_rows_that_were_not_trained_on_are_hidden(bundle: Bundle) -> None:

@@ -22,7 +22,7 @@ from service.core.prediction.confidence import (
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.ranking import open_ranker
 from service.core.prediction.reranking.reranker import open_reranker
-from service.core.types import Keyword, PredictOptions
+from service.core.types import Keyword, PredictOptions, Reading
 from tests.support.tiny.bundles import Catalogue
 from tests.support.tiny.confidence import BEST, confidence_facts, with_confidence
 from tests.support.tiny.encoder import TrigramEncoder
@@ -97,6 +97,32 @@ def test_known_words_count_alike_with_and_without_spelling(view: View, query: st
     [reading, *_] = readings(view.lexicon, query)
     unread = replace(reading, known=frozenset())
     assert (features_of(view, reading, ranking) == features_of(view, unread, ranking)).all()
+
+
+def test_the_row_of_a_known_query_tells_its_labels_from_others(view: View) -> None:
+    text = view.text(0)
+    [own, *_] = view.votes(np.arange(1))[0].tolist()
+    other = next(column for column in range(view.labels.columns) if column != own)
+    ranking = (
+        open_ranker()
+        .rank(
+            view,
+            rows=np.arange(2),
+            similarities=np.ones(2, np.float32),
+            tau=0.1,
+            options=PredictOptions(),
+        )
+        ._replace(columns=[own, other], scores=[0.6, 0.4], places=range(2))
+    )
+
+    def found(query: str, view: View = view) -> list[float]:
+        features = features_of(view, Reading(query=query, text=query), ranking)
+        return features[:, FEATURES.index("own row of the query votes for it")].tolist()
+
+    assert found(text) == found(f" {text.upper()} ") == [1.0, -1.0]
+    assert found(f"{text} more") == [0.0, 0.0]
+    without = view.labels.without([own])
+    assert found(text, replace(view, labels=without)) == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("diversity", [0.0, 0.5])
