@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
+from service.core import times
 from service.core.changes import (
     ChangeLabel,
     DeleteInstance,
@@ -29,6 +29,7 @@ from service.core.types import Event
 
 NEW_IDS = 12  # of labels, of items, and of rules, that a client may add
 TEXTS = ("text", "aliases", "queries")
+Vote = tuple[float, int | None]  # the weight and the time of a click
 DATES = ("starts_at", "expires_at", "at")
 # A label, a click or a rule as the log stores it: as posted, but with Unix seconds as dates.
 Form = Mapping[str, Any]
@@ -80,15 +81,11 @@ def put_rule(form: Form) -> Fact:
 
 def shown(form: Form) -> dict[str, Any]:
     """Return a label, a click or a rule as it is posted and shown, with dates in RFC 3339."""
-    dates = {
-        name: datetime.fromtimestamp(form[name], UTC).isoformat().replace("+00:00", "Z")
-        for name in DATES
-        if name in form
-    }
+    dates = {name: times.shown(form[name]) for name in DATES if name in form}
     return {**form, **dates}
 
 
-def has_started(form: Form, now: float) -> bool:
+def has_started(form: Form, now: int) -> bool:
     return bool(form.get("starts_at", now) <= now)
 
 
@@ -110,13 +107,18 @@ def named_labels(rule: Form) -> set[str]:
     return {*then.get("hide", ()), *pinned, *then.get("boost", {}).get("labels", ())}
 
 
-def click(query: str, labels: Sequence[str], weight: float, at: float | None) -> Fact:
+def click(query: str, labels: Sequence[str], weight: float, at: int | None) -> Fact:
     body: dict[str, Any] = {"query": query, "labels": list(labels)}
     if weight != 1:
         body["weight"] = weight
     if at is not None:
         body["at"] = at
     return Fact(kind=PutInstance.kind, body=body)
+
+
+def is_late(vote: Vote, known: Vote | None) -> bool:
+    """Whether a click is older than the pair's known one; only clicks with a time can be."""
+    return known is not None and None not in (vote[1], known[1]) and vote[1] < known[1]
 
 
 def put_item(item_id: str, text: str) -> Fact:
@@ -189,7 +191,7 @@ class ExpectedMemory:
         """Return the change that unlearns those of the labels that the query leads to."""
         learned = self.learned(query, labels)
         renews = [one for one in learned if query in self.forms[one]["queries"]]
-        body = {"query": query, "labels": learned}
+        body = {"query": query, "labels": learned, "trained": True}
         return Fact(kind=DeleteInstance.kind, body=body, renews=renews)
 
     def require_clicks(self, label_id: str, clicked: Mapping[str, Any]) -> None:
@@ -209,7 +211,8 @@ class ExpectedMemory:
         if change.kind == PutInstance.kind:
             known = self.clicks.get(body["query"], {})
             vote = body.get("weight", 1.0), body.get("at")
-            votes = {**known, **dict.fromkeys(body["labels"], vote)}
+            clicked = [label for label in body["labels"] if not is_late(vote, known.get(label))]
+            votes = {**known, **dict.fromkeys(clicked, vote)}
             self.clicks[body["query"]] = votes
             return "unchanged" if votes == known else "accepted"
         if change.kind == DeleteInstance.kind:

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import gettempdir
-from time import monotonic, sleep, time
+from time import monotonic, sleep
 from typing import Any
 
 import orjson
 import sqlalchemy as sa
 
+from service.core import times
 from service.core.changes import UseBundle
 from service.core.label_log import open_log, schema
 from service.core.types import Event
@@ -291,8 +292,9 @@ class Scenario:
         """Wait until no label or rule starts soon: servers are asked one after the other."""
         held = [client.ledger.expected for client in self.clients]
         forms = [form for h in held for form in (*h.forms.values(), *h.rules.values())]
-        starts = (form.get("starts_at", 0.0) for form in forms)
-        sleep(max(0.0, max((at for at in starts if at < FUTURE), default=0.0) - time()))
+        starts = (form.get("starts_at", 0) for form in forms)
+        last = max((at for at in starts if at < FUTURE), default=0)
+        sleep(max(0, last - times.now()) / times.SECOND)
 
     def check_log(self) -> None:
         """Check that `keymatch log --check` finds the log intact."""

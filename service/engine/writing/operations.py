@@ -387,11 +387,15 @@ class _States:
         self._merged: dict[int, NewLabel] = {}  # by column
 
     def merged(self, merge: LabelMerge) -> NewLabel:
-        """Return the label after a merge; raises `UnknownLabel`, or `InvalidInput` for a limit."""
+        """Return the label after a merge.
+
+        Raises `UnknownLabel`, or `InvalidInput` for a limit, or for an id that a tenant has twice.
+        """
         column = self._table.require(merge.id).index
         label = self._merged.get(column) or self._table.as_posted(merge.id)
         assert label is not None
         merged = self._merged[column] = merge.into(label, self._limits)
+        self._table.identified(merged)
         return merged
 
 
