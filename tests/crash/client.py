@@ -79,6 +79,7 @@ class Client:
     def __init__(self, ledger: Ledger, *, seed: str, patience: bool = False) -> None:
         self.ledger = ledger
         self.habits = HABITS  # relative frequency of each action
+        self.dates_pass = True  # whether some labels and rules start soon
         self.writes = self.refused = 0
         # Times of queries that were refused because of missing shards; None: that fails the test.
         self.without_shards: list[float] | None = None
@@ -482,8 +483,9 @@ class Client:
 
     def _dates(self) -> dict[str, int]:
         """Return dates, most often none. Some pass soon, perhaps while no server runs."""
-        soon = times.now() + round(times.SECOND * self._random.uniform(0, SOON))
-        starts = {"starts_at": self._random.choice((PAST, soon, FUTURE))}
+        passing = times.now() + round(times.SECOND * self._random.uniform(0, SOON))
+        soon = (passing,) if self.dates_pass else ()
+        starts = {"starts_at": self._random.choice((PAST, *soon, FUTURE))}
         ends = {"expires_at": FAR_FUTURE}
         return self._random.choice(({}, {}, {}, ends, starts, {**starts, **ends}))
 

@@ -117,7 +117,7 @@ def click(query: str, labels: Sequence[str], weight: float, at: int | None) -> F
 
 def is_late(at: int | None, newest: int | None) -> bool:
     """Whether a click of this time changes nothing after one of another hour."""
-    return newest is not None and (at is None or at < newest)
+    return newest is not None and at is not None and at < newest
 
 
 def put_item(item_id: str, text: str) -> Fact:
