@@ -4,7 +4,7 @@ import http.client
 import random
 import threading
 from collections.abc import Sequence
-from time import sleep, time
+from time import monotonic, sleep, time
 from typing import Any
 
 import httpx
@@ -33,6 +33,7 @@ from tests.support.http.problems import assert_problem
 from tests.support.http.streaming import Streamer, streaming
 
 RETRY_SECONDS = 0.05
+PATIENCE_SECONDS = 40.0  # for which a patient client repeats a write
 
 WORDS = (
     "alpine", "boots", "camping", "down", "ember", "fuel", "glacier", "hood", "ice", "jacket",
@@ -150,12 +151,14 @@ class Client:
 
     def _ask(self, **request: Any) -> Any:
         """Return the answer to a write. A patient client repeats it while the answer is 503."""
+        late = monotonic() + PATIENCE_SECONDS
         while True:
             answer = self._send(**request)
             if answer.status_code != 503 or not self._patience:
                 assert answer.status_code == 200, answer.text
                 return answer.json()
             assert_problem(answer, 503)
+            assert monotonic() < late, answer.text
             self.refused += 1
             sleep(RETRY_SECONDS)
 
