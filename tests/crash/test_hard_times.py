@@ -4,17 +4,17 @@ import os
 import random
 import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 import httpx
 import pytest
 
 from service.core import times
 from service.core.label_log import open_log
-from service.core.types import Event
 from tests.crash import jumping_clock_service
 from tests.crash.scenario import QUERIES, Scenario, copied_log
 from tests.support.children import child_processes
@@ -81,9 +81,9 @@ def test_a_replaced_log_folder(new_scenario: Callable[..., Scenario], other: str
     assert isinstance(scenario.state, Path)
     aside = scenario.state.with_name("aside")
     with scenario.server() as server, scenario.traffic(server):
-        scenario.wait_for_writes(30)
+        scenario.wait_for_writes(20)
         copied_log(scenario.state, scenario.folder / "older copy")
-        scenario.wait_for_writes(30)
+        scenario.wait_for_writes(20)
         open_log(scenario.folder / "new").close()
         before = events_of(scenario.folder / other)
         scenario.state.rename(aside)
@@ -98,11 +98,12 @@ def test_a_replaced_log_folder(new_scenario: Callable[..., Scenario], other: str
         assert scenario.writes == writes  # none was acknowledged since
         scenario.state.rename(scenario.folder / other)
         aside.rename(scenario.state)
-        scenario.wait_for_writes(30)
+        scenario.wait_for_writes(20)
         wait_for(lambda: ready(server))
         assert server.logged("the label log cannot be used")
     assert events_of(scenario.folder / other) == before  # nothing went into the other log
-    scenario.check_restart()
+    with scenario.server() as server:
+        scenario.check(server)
     scenario.check_log()
 
 
@@ -110,9 +111,9 @@ def post_label(server: ServerProcess) -> httpx.Response:
     return server.client.post("/labels", json={"labels": [{"text": "quiet harbor"}]})
 
 
-def events_of(state: Path) -> list[Event]:
+def events_of(state: Path) -> list[tuple[int, str, Mapping[str, Any]]]:
     with closing(open_log(state, create=False)) as log:
-        return list(log.read())
+        return [(event.sequence, event.kind, event.body) for event in log.read()]
 
 
 # File descriptors ------------------------------------------------------------------------
@@ -162,21 +163,19 @@ def test_a_clock_that_jumps(new_scenario: Callable[..., Scenario]) -> None:
         posted = server.client.post("/labels", json={"labels": [label, always]}, headers=key)
         assert posted.status_code == 200, posted.text
         assert server.client.post("/rules", json={"rules": [rule]}).status_code == 200
-        for seconds in (3600, 0, -3600, 3600, 0):
+        for seconds in (3600, -3600, 0):
             set_clock(clock, seconds)
             assert ("later" in found(server, "quiet harbor")) == (seconds > 1800)
             assert ("always" in found(server, "silent harbor")) == (seconds <= 1800)
             again = server.client.post("/labels", json={"labels": [label, always]}, headers=key)
             assert again.json() == posted.json()
             with scenario.traffic(server):
-                scenario.wait_for_writes(20)
+                scenario.wait_for_writes(10)
                 set_clock(clock, seconds - 1800)
-                scenario.wait_for_writes(20)
+                scenario.wait_for_writes(10)
         set_clock(clock, 0)
         for path in ("/rules/later", "/labels/later", "/labels/always"):
             assert server.client.delete(path).status_code == 200
-        scenario.check(server)
-        scenario.prove_equal(server)
         server.kill()
     scenario.check_restart()
     scenario.check_log()
