@@ -4,7 +4,7 @@ import http.client
 import random
 import threading
 from collections.abc import Sequence
-from time import sleep, time
+from time import monotonic, sleep, time
 from typing import Any
 
 import httpx
@@ -33,6 +33,7 @@ from tests.support.http.problems import assert_problem
 from tests.support.http.streaming import Streamer, streaming
 
 RETRY_SECONDS = 0.05
+PATIENCE_SECONDS = 40.0  # for which a patient client repeats a write
 
 WORDS = (
     "alpine", "boots", "camping", "down", "ember", "fuel", "glacier", "hood", "ice", "jacket",
@@ -79,6 +80,7 @@ class Client:
     def __init__(self, ledger: Ledger, *, seed: str, patience: bool = False) -> None:
         self.ledger = ledger
         self.habits = HABITS  # relative frequency of each action
+        self.dates_pass = True  # whether some labels and rules start soon
         self.writes = self.refused = 0
         # Times of queries that were refused because of missing shards; None: that fails the test.
         self.without_shards: list[float] | None = None
@@ -149,12 +151,14 @@ class Client:
 
     def _ask(self, **request: Any) -> Any:
         """Return the answer to a write. A patient client repeats it while the answer is 503."""
+        late = monotonic() + PATIENCE_SECONDS
         while True:
             answer = self._send(**request)
             if answer.status_code != 503 or not self._patience:
                 assert answer.status_code == 200, answer.text
                 return answer.json()
             assert_problem(answer, 503)
+            assert monotonic() < late, answer.text
             self.refused += 1
             sleep(RETRY_SECONDS)
 
@@ -414,7 +418,7 @@ class Client:
                 form = self.ledger.expected.forms[keyword["id"]]
                 assert has_started(form, times.now()), f"{keyword['id']} has not started"
 
-    def _check_rules(self, result: dict[str, Any], since: float) -> None:
+    def _check_rules(self, result: dict[str, Any], since: int) -> None:
         """Check that exactly the rules acted that should, and that what they hide is not there."""
         acted = result.get("rules", ())
         found = {keyword["id"] for keyword in result["keywords"]}
@@ -480,10 +484,11 @@ class Client:
         boost = {"boost": self._random.choice((0.25, 2.0, 3.5))}
         return {**self._dates(), **self._random.choice(({}, {}, boost))}
 
-    def _dates(self) -> dict[str, float]:
+    def _dates(self) -> dict[str, int]:
         """Return dates, most often none. Some pass soon, perhaps while no server runs."""
-        soon = times.now() + round(self._random.uniform(0, SOON) * times.SECOND)
-        starts = {"starts_at": self._random.choice((PAST, soon, FUTURE))}
+        passing = times.now() + round(times.SECOND * self._random.uniform(0, SOON))
+        soon = (passing,) if self.dates_pass else ()
+        starts = {"starts_at": self._random.choice((PAST, *soon, FUTURE))}
         ends = {"expires_at": FAR_FUTURE}
         return self._random.choice(({}, {}, {}, ends, starts, {**starts, **ends}))
 

@@ -29,9 +29,8 @@ from service.core.types import Event
 
 NEW_IDS = 12  # of labels, of items, and of rules, that a client may add
 TEXTS = ("text", "aliases", "queries")
-Vote = tuple[float, int | None]  # the weight and the time of a click
 DATES = ("starts_at", "expires_at", "at")
-# A label, a click or a rule as the log stores it: as posted, but with Unix seconds as dates.
+# A label, a click or a rule as the log stores it: as posted, but with dates in microseconds.
 Form = Mapping[str, Any]
 
 
@@ -116,9 +115,9 @@ def click(query: str, labels: Sequence[str], weight: float, at: int | None) -> F
     return Fact(kind=PutInstance.kind, body=body)
 
 
-def is_late(vote: Vote, known: Vote | None) -> bool:
-    """Whether a click is older than the pair's known one; only clicks with a time can be."""
-    return known is not None and None not in (vote[1], known[1]) and vote[1] < known[1]
+def is_late(at: int | None, newest: int | None) -> bool:
+    """Whether a click of this time changes nothing after one of another hour."""
+    return newest is not None and at is not None and at < newest
 
 
 def put_item(item_id: str, text: str) -> Fact:
@@ -211,8 +210,8 @@ class ExpectedMemory:
         if change.kind == PutInstance.kind:
             known = self.clicks.get(body["query"], {})
             vote = body.get("weight", 1.0), body.get("at")
-            clicked = [label for label in body["labels"] if not is_late(vote, known.get(label))]
-            votes = {**known, **dict.fromkeys(clicked, vote)}
+            late = {label for label, (_, newest) in known.items() if is_late(vote[1], newest)}
+            votes = {**known, **{label: vote for label in body["labels"] if label not in late}}
             self.clicks[body["query"]] = votes
             return "unchanged" if votes == known else "accepted"
         if change.kind == DeleteInstance.kind:
