@@ -1,8 +1,8 @@
 """Starts this program's own code, whatever else Python's path has under its packages' names.
 
 PYTHONPATH and the working directory may have folders named `service`, `training` or `export`, too.
-So this file imports nothing of them. It is installed a second time as `keymatch_start`, a name that
-no other project has, for the command `keymatch`. Child processes run it by its path.
+So this file imports nothing of them. It is installed as `keymatch_start`, a name that no other
+project has, for the command `keymatch`. Child processes run it by its path.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ _OWN = os.path.join("service", "keymatch.py")  # a file that tells our `service`
 
 def main() -> int:
     """Run the command `keymatch` of this process's arguments; returns its exit status."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    put_first(next(_holders([here, os.path.dirname(here), *_ordered(sys.path)]), here))
+    put_first(_own_root())
     from service.keymatch import main as keymatch
 
     return keymatch()
@@ -37,6 +36,12 @@ def put_first(root: str) -> None:
     sys.path[:] = path
 
 
+def _own_root() -> str:
+    """Return the folder that holds our packages: near this file, or else on the path."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    return next(_holders([here, os.path.dirname(here), *_ordered(sys.path)]), here)
+
+
 def _ordered(path: Iterable[str]) -> list[str]:
     """Return the folders of a path, those of PYTHONPATH last."""
     given = {os.path.abspath(one) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
@@ -48,6 +53,6 @@ def _holders(folders: Iterable[str]) -> Iterator[str]:
 
 
 if __name__ == "__main__":  # start.py MODULE ARGUMENT ...
-    put_first(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    put_first(_own_root())
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

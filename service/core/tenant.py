@@ -11,9 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from service.core.errors import InvalidInput, echoed
-from service.core.label_filter import Condition, LabelFilter, Metadata
+
+if TYPE_CHECKING:  # it needs numpy, and the help of commands does without
+    from service.core.label_filter import Metadata
 
 NAMESPACE_END = "::"
 _ESCAPED = str.maketrans({"\\": "\\\\", ":": "\\:"})
@@ -68,11 +71,6 @@ class Tenant:
         """Return whether a label with this metadata is the tenant's, perhaps not alone."""
         value = metadata.get(self.field)
         return self.value in value if isinstance(value, tuple) else value == self.value
-
-    def filter(self) -> LabelFilter:
-        """Return the filter that the tenant's labels pass, those of several tenants included."""
-        own = Condition(field=self.field, operator="eq", values=(self.value,), kind="string")
-        return LabelFilter(all=(own,))
 
     def stored_id(self, label_id: str) -> str:
         """Return the id under which a label that the tenant posts is stored."""

@@ -44,6 +44,7 @@ def build_app(
     access: Access,
     telemetry: Telemetry,
     failed: Callable[[], None] = lambda: None,
+    ending: Callable[[], None] = lambda: None,
     leaving: Callable[[], bool] = lambda: False,
     draining: Callable[[], bool] = lambda: False,
     connection_state: Mapping[str, Any] = MappingProxyType({}),
@@ -51,9 +52,10 @@ def build_app(
     """Return the application. It opens the engine in the background and already answers probes.
 
     An engine that is already open is used as it is. `failed` is called if the engine cannot be
-    opened or, with several workers, breaks later. `leaving` returns whether load balancers are to
-    send no more requests, and `draining` whether the process ends; streams of labels then end. The
-    server passes `connection_state` to each connection.
+    opened or, with several workers, breaks later. `ending` is called when the application begins to
+    end, which may take as long as the engine takes to open. `leaving` returns whether load
+    balancers are to send no more requests, and `draining` whether the process ends; streams of
+    labels then end. The server passes `connection_state` to each connection.
     """
     side_thread = SideThread()
     held_bytes = HeldBytes(settings.limits.held_bytes, telemetry.held_bytes)
@@ -84,7 +86,11 @@ def build_app(
         middleware=[Middleware(RequestMiddleware, sites=sites, telemetry=telemetry)],
         exception_handlers={HTTPException: _unrouted},
         lifespan=_lifespan(
-            engine, telemetry, failed, {**connection_state, "refusals": Refusals(telemetry, sites)}
+            engine,
+            telemetry,
+            {**connection_state, "refusals": Refusals(telemetry, sites)},
+            failed=failed,
+            ending=ending,
         ),
         # Without redirects, a path with a trailing slash is unknown: a redirect is not documented.
         redirect_slashes=False,
@@ -117,8 +123,10 @@ async def _unrouted(_request: Request, error: HTTPException) -> Response:
 def _lifespan(
     engine: Engine,
     telemetry: Telemetry,
-    failed: Callable[[], None],
     connection_state: Mapping[str, Any],
+    *,
+    failed: Callable[[], None],
+    ending: Callable[[], None],
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[dict[str, Any]]]:
     """Open the engine at the start, and close it at the end."""
     refusals: Refusals = connection_state["refusals"]
@@ -137,6 +145,7 @@ def _lifespan(
         checking = asyncio.create_task(_check(engine, failed)) if telemetry.shared else None
         # The server passes this to each connection, see service/server/connection.py.
         yield {**connection_state, "arrivals": engine.arrivals}
+        ending()
         refusals.record()
         if opening is not None:
             await opening

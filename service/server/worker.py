@@ -131,6 +131,8 @@ class Worker:
             access=config.access,
             telemetry=telemetry,
             failed=_stop,
+            # A signal that came before the handlers above was seen by the server alone.
+            ending=stop_requested.set,
             leaving=leaving.is_set,
             draining=stop_requested.is_set,
             connection_state={"guard": guard},

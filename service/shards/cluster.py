@@ -322,6 +322,9 @@ def main() -> None:
 def _end_with_parent() -> None:
     while sys.stdin.read(1):
         pass
+    late = threading.Timer(STOP_SECONDS, os._exit, [1])  # Ray waits long for a head that is silent
+    late.daemon = True
+    late.start()
     import ray  # not earlier: `join` sets what Ray reads when it is imported
 
     ray.shutdown()

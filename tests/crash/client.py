@@ -4,12 +4,13 @@ import http.client
 import random
 import threading
 from collections.abc import Sequence
-from time import sleep, time
+from time import monotonic, sleep, time
 from typing import Any
 
 import httpx
 import orjson
 
+from service.core import times
 from service.core.changes import DeleteItem, DeleteLabel, DeleteRule
 from tests.crash.ledger import (
     Fact,
@@ -32,13 +33,14 @@ from tests.support.http.problems import assert_problem
 from tests.support.http.streaming import Streamer, streaming
 
 RETRY_SECONDS = 0.05
+PATIENCE_SECONDS = 40.0  # for which a patient client repeats a write
 
 WORDS = (
     "alpine", "boots", "camping", "down", "ember", "fuel", "glacier", "hood", "ice", "jacket",
     "kettle", "lamp", "mat", "needle", "ozone", "pole", "quilt", "rope", "stove", "tent",
     "ultra", "vest", "winter", "yak", "zip",
 )  # fmt: skip
-PAST, FUTURE, FAR_FUTURE = 1_500_000_000.0, 4_000_000_000.5, 4_100_000_000.0
+PAST, FUTURE, FAR_FUTURE = 1_500_000_000_000_000, 4_000_000_000_500_000, 4_100_000_000_000_000
 SOON = 3.0  # seconds until a label or rule starts, at most
 SHOPS = ("north", "south", "web")
 FILTERS = (
@@ -78,6 +80,7 @@ class Client:
     def __init__(self, ledger: Ledger, *, seed: str, patience: bool = False) -> None:
         self.ledger = ledger
         self.habits = HABITS  # relative frequency of each action
+        self.dates_pass = True  # whether some labels and rules start soon
         self.writes = self.refused = 0
         # Times of queries that were refused because of missing shards; None: that fails the test.
         self.without_shards: list[float] | None = None
@@ -148,12 +151,14 @@ class Client:
 
     def _ask(self, **request: Any) -> Any:
         """Return the answer to a write. A patient client repeats it while the answer is 503."""
+        late = monotonic() + PATIENCE_SECONDS
         while True:
             answer = self._send(**request)
             if answer.status_code != 503 or not self._patience:
                 assert answer.status_code == 200, answer.text
                 return answer.json()
             assert_problem(answer, 503)
+            assert monotonic() < late, answer.text
             self.refused += 1
             sleep(RETRY_SECONDS)
 
@@ -231,7 +236,7 @@ class Client:
         for query in queries:
             clicked = self._some(held, chance.randint(1, 3))
             weight = chance.choice((1.0, 1.0, 0.3, 4.0, -1.0, -0.3))
-            at = chance.choice((None, None, 1_700_000_000.0, 1_750_000_000.0))
+            at = chance.choice((None, None, 1_700_000_000_000_000, 1_750_000_000_000_000))
             clicks.append(click(query, clicked, weight, at))
         instances = []
         for one in clicks:
@@ -383,7 +388,7 @@ class Client:
                     assert item["id"] != item_id and item["text"] == item_id
                 else:
                     assert_problem(by_name, 422, field="items.0")
-        since = time()
+        since = times.now()
         answer = self._predict(place, question)
         assert answer.status_code == 200, answer.text
         assert answer.json()["version"] >= self._version
@@ -411,9 +416,9 @@ class Client:
                 for fact in ("text", "metadata", "novel"):
                     assert keyword[fact] == label[fact], (keyword, label)
                 form = self.ledger.expected.forms[keyword["id"]]
-                assert has_started(form, time()), f"{keyword['id']} has not started"
+                assert has_started(form, times.now()), f"{keyword['id']} has not started"
 
-    def _check_rules(self, result: dict[str, Any], since: float) -> None:
+    def _check_rules(self, result: dict[str, Any], since: int) -> None:
         """Check that exactly the rules acted that should, and that what they hide is not there."""
         acted = result.get("rules", ())
         found = {keyword["id"] for keyword in result["keywords"]}
@@ -423,7 +428,7 @@ class Client:
             if holds and has_started(rule, since):
                 assert rule_id in acted, (rule, result)
             if rule_id in acted:
-                assert rule and has_started(rule, time()), (rule_id, rule, result)
+                assert rule and has_started(rule, times.now()), (rule_id, rule, result)
                 assert holds or "searched" in result, (rule, result)
                 assert found.isdisjoint(rule.get("then", {}).get("hide", ())), (rule, result)
 
@@ -479,10 +484,11 @@ class Client:
         boost = {"boost": self._random.choice((0.25, 2.0, 3.5))}
         return {**self._dates(), **self._random.choice(({}, {}, boost))}
 
-    def _dates(self) -> dict[str, float]:
+    def _dates(self) -> dict[str, int]:
         """Return dates, most often none. Some pass soon, perhaps while no server runs."""
-        soon = round(2 * (time() + self._random.uniform(0, SOON))) / 2
-        starts = {"starts_at": self._random.choice((PAST, soon, FUTURE))}
+        passing = times.now() + round(times.SECOND * self._random.uniform(0, SOON))
+        soon = (passing,) if self.dates_pass else ()
+        starts = {"starts_at": self._random.choice((PAST, *soon, FUTURE))}
         ends = {"expires_at": FAR_FUTURE}
         return self._random.choice(({}, {}, {}, ends, starts, {**starts, **ends}))
 

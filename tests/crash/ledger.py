@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
+from service.core import times
 from service.core.changes import (
     ChangeLabel,
     DeleteInstance,
@@ -30,7 +30,7 @@ from service.core.types import Event
 NEW_IDS = 12  # of labels, of items, and of rules, that a client may add
 TEXTS = ("text", "aliases", "queries")
 DATES = ("starts_at", "expires_at", "at")
-# A label, a click or a rule as the log stores it: as posted, but with Unix seconds as dates.
+# A label, a click or a rule as the log stores it: as posted, but with dates in microseconds.
 Form = Mapping[str, Any]
 
 
@@ -80,15 +80,11 @@ def put_rule(form: Form) -> Fact:
 
 def shown(form: Form) -> dict[str, Any]:
     """Return a label, a click or a rule as it is posted and shown, with dates in RFC 3339."""
-    dates = {
-        name: datetime.fromtimestamp(form[name], UTC).isoformat().replace("+00:00", "Z")
-        for name in DATES
-        if name in form
-    }
+    dates = {name: times.shown(form[name]) for name in DATES if name in form}
     return {**form, **dates}
 
 
-def has_started(form: Form, now: float) -> bool:
+def has_started(form: Form, now: int) -> bool:
     return bool(form.get("starts_at", now) <= now)
 
 
@@ -110,13 +106,18 @@ def named_labels(rule: Form) -> set[str]:
     return {*then.get("hide", ()), *pinned, *then.get("boost", {}).get("labels", ())}
 
 
-def click(query: str, labels: Sequence[str], weight: float, at: float | None) -> Fact:
+def click(query: str, labels: Sequence[str], weight: float, at: int | None) -> Fact:
     body: dict[str, Any] = {"query": query, "labels": list(labels)}
     if weight != 1:
         body["weight"] = weight
     if at is not None:
         body["at"] = at
     return Fact(kind=PutInstance.kind, body=body)
+
+
+def is_late(at: int | None, newest: int | None) -> bool:
+    """Whether a click of this time changes nothing after one of another hour."""
+    return newest is not None and at is not None and at < newest
 
 
 def put_item(item_id: str, text: str) -> Fact:
@@ -189,7 +190,7 @@ class ExpectedMemory:
         """Return the change that unlearns those of the labels that the query leads to."""
         learned = self.learned(query, labels)
         renews = [one for one in learned if query in self.forms[one]["queries"]]
-        body = {"query": query, "labels": learned}
+        body = {"query": query, "labels": learned, "trained": True}
         return Fact(kind=DeleteInstance.kind, body=body, renews=renews)
 
     def require_clicks(self, label_id: str, clicked: Mapping[str, Any]) -> None:
@@ -209,7 +210,8 @@ class ExpectedMemory:
         if change.kind == PutInstance.kind:
             known = self.clicks.get(body["query"], {})
             vote = body.get("weight", 1.0), body.get("at")
-            votes = {**known, **dict.fromkeys(body["labels"], vote)}
+            late = {label for label, (_, newest) in known.items() if is_late(vote[1], newest)}
+            votes = {**known, **{label: vote for label in body["labels"] if label not in late}}
             self.clicks[body["query"]] = votes
             return "unchanged" if votes == known else "accepted"
         if change.kind == DeleteInstance.kind:

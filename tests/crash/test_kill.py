@@ -12,6 +12,8 @@ itself.
 
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,9 +23,8 @@ import httpx
 import pytest
 
 from service.core.bundle.bundle import open_bundle
-from tests.crash import self_killing_service
 from tests.crash.client import GONE
-from tests.crash.scenario import CRASHES, FIGURES, SEED, Scenario
+from tests.crash.scenario import CRASHES, FIGURES, SEED, Scenario, at_call
 from tests.support.serving import ServerProcess, wait_for
 
 pytestmark = pytest.mark.slow
@@ -41,6 +42,11 @@ WRITING = [
     ("service.engine.writing.writer:Writer._write", "after", 30),  # visible, perhaps not answered
 ]
 SWITCH = "service.engine.writing.writer:Writer._switch_to"
+COMPACTING = [
+    ("service.core.label_log.log:Appending.cut", "after", 1),  # deleted, not committed
+    ("service.core.label_log.log:LabelLog.shrink", "before", 1),  # cut, not yet shrunk
+    ("service.core.label_log.sqlite:SqliteDatabase.shrink", "after", 1),  # rewritten
+]
 SEALING = [
     (f"{SEGMENTS}._build", "before", 3),
     ("service.core.files.atomic:sync", "before", 2),  # the built segment has no name yet
@@ -91,11 +97,6 @@ def crash_and_compare(scenario: Scenario, *, seed: str, crashes: int) -> None:
     scenario.check_log()
 
 
-def program(place: str, when: str, count: int) -> Sequence[str]:
-    """The command line of a service that kills itself at this call."""
-    return (str(self_killing_service.__file__), place, when, str(count))
-
-
 def wait_for_death(server: ServerProcess) -> None:
     wait_for(lambda: server.process.poll() == -signal.SIGKILL)
 
@@ -103,7 +104,7 @@ def wait_for_death(server: ServerProcess) -> None:
 def test_between_the_steps_of_a_write(new_scenario: Callable[..., Scenario]) -> None:
     scenario = new_scenario(seed="write")
     for point in WRITING:
-        with scenario.server(program(*point)) as server:
+        with scenario.server(at_call(*point)) as server:
             scenario.check(server)
             with scenario.traffic(server):
                 wait_for_death(server)
@@ -113,7 +114,7 @@ def test_between_the_steps_of_a_write(new_scenario: Callable[..., Scenario]) -> 
 def test_between_the_steps_of_a_seal(new_scenario: Callable[..., Scenario]) -> None:
     scenario = new_scenario(seed="seal")
     for point in SEALING:
-        with scenario.server(program(*point)) as server, scenario.traffic(server):
+        with scenario.server(at_call(*point)) as server, scenario.traffic(server):
             wait_for_death(server)
         scenario.settle_ledgers()  # the next service may die during a full check
     scenario.check_restart()
@@ -159,7 +160,7 @@ def test_during_a_snapshot_and_reloads(new_scenario: Callable[..., Scenario], sh
     if (shelf / "first").exists():
         open_bundle(shelf / "first")
     for when, served in (("before", "outdoor"), ("after", "next")):
-        with scenario.server(program(SWITCH, when, 1)) as server:
+        with scenario.server(at_call(SWITCH, when, 1)) as server:
             with scenario.traffic(server), pytest.raises(httpx.TransportError):
                 post(server, "reload", "next")
             wait_for_death(server)
@@ -168,6 +169,38 @@ def test_during_a_snapshot_and_reloads(new_scenario: Callable[..., Scenario], sh
             scenario.check(server)
     with scenario.server() as server:
         scenario.prove_equal(server)
+
+
+def test_during_compactions(new_scenario: Callable[..., Scenario], shelf: Path) -> None:
+    """Each compaction is killed while a service writes, and after the last one the service."""
+    scenario = new_scenario(seed="compaction", bundle=shelf / "outdoor", patience=True)
+    with scenario.server() as server:
+        for number, point in enumerate(COMPACTING):
+            bundle = f"snapshot-{number}"
+            with scenario.traffic(server):
+                scenario.wait_for_writes(20)
+            for what in ("snapshot", "reload"):
+                assert post(server, what, bundle).status_code == 200
+            scenario.settle_ledgers()  # reads the events that are to be cut
+            with scenario.traffic(server):
+                compaction = compact(scenario, shelf / bundle, at_call(*point))
+                assert compaction.returncode == -signal.SIGKILL, compaction.stderr
+                if point == COMPACTING[-1]:
+                    server.kill()
+    ended = compact(scenario, shelf / bundle, ("-m", "service"))  # the rest of the last one
+    assert ended.returncode == 0, ended.stderr
+    assert scenario.first_event() > 20 * len(COMPACTING)
+    scenario.check_restart()
+    scenario.check_log()
+
+
+def compact(
+    scenario: Scenario, bundle: Path, program: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
+    """Cut the events that a snapshot holds; returns the process when it has ended."""
+    options = ["log", "--state", str(scenario.state), "--compact", str(bundle)]
+    command = [sys.executable, *program, *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def post(server: ServerProcess, what: str, bundle: str) -> httpx.Response:

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,20 +15,23 @@ from tempfile import gettempdir
 from time import monotonic, sleep, time
 from typing import Any
 
+import httpx
 import pytest
 
 from loadtests.resources import shard_processes, with_command
 from service.child_server import HOST, free_port
-from tests.crash.scenario import FIGURES, QUERIES, Scenario, answers
+from tests.crash.scenario import FIGURES, QUERIES, Scenario, answers, at_call
 from tests.support import commands
 from tests.support.cluster_here import need_ray
-from tests.support.serving import ServerProcess, wait_for
+from tests.support.serving import ServerProcess, server_process, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SHARDS, REPLICAS = 3, 2
 KILLS = int(os.environ.get("KEYMATCH_SHARD_KILLS", "6"))
 KILL_SECONDS = 5.0  # between two kills
+STOPPED_SECONDS = float(os.environ.get("KEYMATCH_SHARD_STOPPED_SECONDS", "5"))
+ENDS_SECONDS = 60  # for a service that is to end within 6 s, on a busy machine
 WINDOW_SECONDS = 2.0  # between a refusal and a sample that shows its cause
 
 
@@ -91,16 +95,13 @@ def test_the_cluster_is_lost(new_scenario: Callable[..., Scenario]) -> None:
     with scenario.server(options=["--shards", "2"]) as divided:
         before = results(divided, scenario)
         [head] = with_command(divided.pid, b"gcs_server")
-        os.kill(head, signal.SIGSTOP)
-        try:
+        with stopped_process(head):
             wait_for(lambda: not shards_of(divided)["attended"])
             assert results(divided, scenario) == before
             posted = divided.client.post("/labels", json={"labels": [{"text": "quiet harbor"}]})
             asked = {"queries": ["quiet harbor"], "min_version": posted.json()["version"]}
             [found] = divided.client.post("/predict", json=asked).json()["results"]
             assert "quiet harbor" in [keyword["id"] for keyword in found["keywords"]]
-        finally:
-            os.kill(head, signal.SIGCONT)
         wait_for(lambda: shards_of(divided)["attended"])
 
 
@@ -118,6 +119,86 @@ def test_a_machine_that_may_not_join_says_what_it_needs(
     assert ended.returncode == 2
     *_, last = ended.stderr.splitlines()  # Ray's own lines are before it
     assert f"this machine cannot join the Ray cluster at {address}: it needs a node" in last
+
+
+def test_a_stopped_shard(new_scenario: Callable[..., Scenario]) -> None:
+    """The other replica answers for it. Nothing is lost, and it follows once it goes on."""
+    scenario = new_scenario(seed="stopped shard")
+    options = ["--shards", "2", "--replicas", "2"]
+    with scenario.server(options=options) as divided:
+        wait_for(lambda: shards_of(divided)["replicas"] == 4)
+        stopped = min(shard_processes(divided.pid))
+        with scenario.traffic(divided), stopped_process(stopped):
+            # Each query that asks the stopped replica first is answered by the other one.
+            scenario.wait_for_writes(20)
+            sleep(STOPPED_SECONDS)
+        scenario.check(divided)
+        assert stopped in shard_processes(divided.pid)  # not replaced
+        with scenario.server() as whole:
+            assert results(divided, scenario) == results(whole, scenario)
+
+
+def test_a_stopped_shard_without_a_replica(new_scenario: Callable[..., Scenario]) -> None:
+    """Queries are refused in time, writes go on, and the shard follows once it goes on."""
+    scenario = new_scenario(seed="stopped alone", engine="shard_timeout_ms = 500")
+    with scenario.server(options=["--shards", "2"]) as divided:
+        before = results(divided, scenario)
+        with stopped_process(min(shard_processes(divided.pid))):
+            asked = {"queries": QUERIES}
+            refused = divided.client.post("/predict", json={**asked, "deadline_ms": 60_000})
+            assert refused.status_code == 503
+            assert refused.json()["title"] == "Shards unavailable"
+            late = divided.client.post("/predict", json={**asked, "deadline_ms": 100})
+            assert late.status_code in (503, 504)
+            posted = divided.client.post("/labels", json={"labels": [{"text": "quiet harbor"}]})
+            assert posted.status_code == 200
+            assert shards_of(divided)["answering"] == 1
+        asked = {"queries": ["quiet harbor"], "min_version": posted.json()["version"]}
+        answer = wait_for(lambda: answered(divided, {**asked, "deadline_ms": 60_000}))
+        [found] = answer.json()["results"]
+        assert "quiet harbor" in [keyword["id"] for keyword in found["keywords"]]
+        assert divided.client.delete("/labels/quiet harbor").status_code == 200
+        assert results(divided, scenario) == before
+
+
+def test_a_stop_while_the_shards_are_waited_for(
+    tiny_bundle_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends the service in time, even if it comes before the service notes signals."""
+    monkeypatch.setenv("RAY_TMPDIR", gettempdir())
+    config = tmp_path / "keymatch.toml"
+    config.write_text("[server]\nshutdown_seconds = 1\n[engine]\nwarm_up_seconds = 3600\n")
+    with socket.create_server(
+        (HOST, 0)
+    ) as silent:  # in place of a head, for whose answer Ray waits
+        cluster = f"{HOST}:{silent.getsockname()[1]}"
+        options = ["--shards", "1", "--cluster", cluster, "--config", str(config)]
+        for call in ("service.server.worker:Telemetry", "service.shards.places:PlacesFolder.want"):
+            state, log = tmp_path / f"state-{call}", tmp_path / f"log-{call}"
+            program = at_call(call, "after", 1, sent="TERM")
+            with server_process(
+                tiny_bundle_folder, state, log, *options, program=program, wait=False
+            ) as server:
+                start = monotonic()
+                assert wait_for(lambda: server.process.poll() is not None)
+                assert monotonic() - start < ENDS_SECONDS
+                assert not server.logged("defect")
+
+
+@contextmanager
+def stopped_process(pid: int) -> Iterator[None]:
+    """Stop a process, by SIGSTOP, until the block ends."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def answered(server: ServerProcess, question: dict[str, Any]) -> httpx.Response | None:
+    """Return the answer to a question, or None if it is refused."""
+    answer = server.client.post("/predict", json=question)
+    return answer if answer.status_code == 200 else None
 
 
 @contextmanager

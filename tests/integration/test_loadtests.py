@@ -126,7 +126,7 @@ def test_writes_are_measured_on_busy_cores_and_in_bulk(
 ) -> None:
     short = ("--seconds", "1", "--posts", "5", "--no-seals", "--inserts", "40", "--deletes", "10")
     rows = rows_of("writes", tiny_bundle_folder, tmp_path / "out", *short)
-    first, cost, posted, saturated, *busy, bulk, deleted, recall, resident = (
+    first, cost, posted, saturated, *busy, bulk, streamed, single, deleted, recall, resident = (
         row["figures"] for row in rows
     )
     assert len(first["milliseconds"]) == 3
@@ -135,6 +135,7 @@ def test_writes_are_measured_on_busy_cores_and_in_bulk(
     assert saturated["queries_per_second"] > 0
     assert [figures["failures"] for figures in (saturated, *busy)] == [{}, {}, {}]
     assert (bulk["created"], deleted["count"], recall["mean"]) == (40, 10, 1.0)
+    assert (streamed["changed"], single["count"]) == (40, 40)
     assert resident["private"] > 10
 
 

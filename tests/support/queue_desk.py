@@ -14,7 +14,7 @@ from service.engine.reading import task_queue
 from service.engine.reading.task_queue import TASK_COST, Batch, QueryRequest, TaskQueue
 from service.settings import EngineSettings
 
-VIEW = SimpleNamespace(rules=RuleTable())
+VIEW = SimpleNamespace(rules=RuleTable(), has_rules=False)
 LOADED = cast(
     LoadedBundle,
     SimpleNamespace(memory=SimpleNamespace(view=VIEW), bundle=SimpleNamespace(manifest=None)),

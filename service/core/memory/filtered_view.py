@@ -24,6 +24,7 @@ from service.core.errors import echoed
 from service.core.index.protocol import Tombstones
 from service.core.label_filter import OF_KIND, Condition, LabelFilter
 from service.core.memory.decay import HOUR, Decay, hour_of
+from service.core.memory.label_fields import labels_of
 from service.core.memory.label_table import LabelTable
 from service.core.memory.part import BaseRows, RowPart, entries_of
 from service.core.memory.view import View
@@ -77,7 +78,7 @@ class FilteredViews:
         Old clicks have lost weight.
         """
         answering = self._with_active_labels(view, now)
-        if not answering.rules.dated:
+        if not (answering.has_rules and answering.rules.dated):
             return answering
         last = self._acting
         if last is None or not last.holds(answering, now):
@@ -110,7 +111,7 @@ class FilteredViews:
 
     def of_tenant(self, view: View, tenant: Tenant) -> View:
         """Return `view` with the labels and rules of a tenant alone."""
-        return self._made(view, tenant.filter(), (tenant, None))
+        return self._made(view, labels_of(tenant), (tenant, None))
 
     def _made(self, view: View, wanted: LabelFilter, key: _Key) -> View:
         tenant, only = key

@@ -23,6 +23,7 @@ from cachetools import LRUCache
 from service.core.bundle.label_details import Details
 from service.core.growing import Growing
 from service.core.label_filter import COMPARED, OF_KIND, Condition, LabelFilter, MetadataValue
+from service.core.tenant import Tenant
 from service.core.types import Bits, Bools, Doubles, Floats, Indices, Label
 
 _NUMBERS = (int, float)
@@ -375,6 +376,12 @@ class LabelFields:
     def next_date(self, now: int) -> float:
         """Return the first date after `now`, perhaps of a replaced label, or infinity."""
         return min(self.of_bundle.next_date(now), self.posted.next_date(now, self.entries))
+
+
+def labels_of(tenant: Tenant) -> LabelFilter:
+    """Return the filter that a tenant's labels pass, those of several tenants included."""
+    own = Condition(field=tenant.field, operator="eq", values=(tenant.value,), kind="string")
+    return LabelFilter(all=(own,))
 
 
 def _holds_without_fields(condition: Condition) -> Bools:

@@ -22,7 +22,7 @@ from service.core.errors import InvalidInput, UnknownLabel, echoed
 from service.core.files.text_store import TextStore
 from service.core.items.persistent_sets import SortedKeys
 from service.core.label_filter import Metadata, metadata_bytes
-from service.core.memory.label_fields import LabelFields
+from service.core.memory.label_fields import LabelFields, labels_of
 from service.core.page_cursor import FIRST_PAGE, PageCursor
 from service.core.tenant import NAMESPACE_END, Tenant
 from service.core.text_identity import IdentityLookup, free_id, identity
@@ -409,7 +409,7 @@ class LabelTable:
         """Return the columns of few labels; of many, those that have the tenant's value."""
         if self.tenant is None or len(columns) <= _FEW:
             return columns
-        return columns[self.fields.passing(self.tenant.filter(), self.columns)[columns]]
+        return columns[self.fields.passing(labels_of(self.tenant), self.columns)[columns]]
 
     def _posted_with(self, text_identity: str) -> Iterator[int]:
         """Yield the first column of a posted label whose text has this identity, if there is one.

@@ -477,6 +477,7 @@ class LiveRows(RowPart):
     live: LiveVectors | DeviceLiveVectors
     contents: LiveContents
     capacity: int
+    word_bytes: int = 0  # of `stored_bytes`, those of the words
 
     @classmethod
     def block(
@@ -507,12 +508,11 @@ class LiveRows(RowPart):
 
     def append(self, rows: Sequence[NewRow]) -> LiveRows:
         """Write at most `room` rows behind the present ones; return the part that counts them."""
-        words = self.contents.words.size
         self.contents.write(self.stored_rows, rows)
         self.live.write(self.stored_rows, np.stack([row.vector for row in rows]))
-        words = self.contents.words.size - words
-        size = self.stored_bytes + words + sum(row.size for row in rows)
-        return replace(self, stop=self.stop + len(rows), stored_bytes=size)
+        words = self.contents.words.size  # words of dropped drafts take memory, too
+        size = self.stored_bytes - self.word_bytes + words + sum(row.size for row in rows)
+        return replace(self, stop=self.stop + len(rows), stored_bytes=size, word_bytes=words)
 
 
 def seal(

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]  # the folder that holds `service`
+_STARTS = ROOT / "service" / "start.py", ROOT / "keymatch_start.py"  # of a checkout, of a wheel
 
 
 def own_module(module: str, *arguments: object) -> list[str]:
@@ -13,5 +14,5 @@ def own_module(module: str, *arguments: object) -> list[str]:
 
     `python -m` would import a folder named `service` in the working directory, or on PYTHONPATH.
     """
-    start = ROOT / "service" / "start.py"
+    start = next(path for path in _STARTS if path.exists())
     return [sys.executable, "-P", str(start), module, *map(str, arguments)]

@@ -40,7 +40,7 @@ from service.core.errors import (
     echoed,
 )
 from service.core.items.item_memory import ItemMemory
-from service.core.memory.decay import HOUR, hour_of
+from service.core.memory.decay import HOUR, NEVER, hour_of
 from service.core.memory.draft import Draft, vote_of
 from service.core.memory.label_table import LabelTable
 from service.core.memory.rule_table import RuleTable
@@ -387,11 +387,15 @@ class _States:
         self._merged: dict[int, NewLabel] = {}  # by column
 
     def merged(self, merge: LabelMerge) -> NewLabel:
-        """Return the label after a merge; raises `UnknownLabel`, or `InvalidInput` for a limit."""
+        """Return the label after a merge.
+
+        Raises `UnknownLabel`, or `InvalidInput` for a limit, or for an id that a tenant has twice.
+        """
         column = self._table.require(merge.id).index
         label = self._merged.get(column) or self._table.as_posted(merge.id)
         assert label is not None
         merged = self._merged[column] = merge.into(label, self._limits)
+        self._table.identified(merged)
         return merged
 
 
@@ -420,11 +424,10 @@ class PostInstances:
         Raises `UnknownLabels`, naming them, or `MemoryFull`.
         """
         instances, left_out = _with_known_labels(self, commit.draft.labels)
-        if commit.decays:
-            instances = tuple(map(_with_time, instances))
         accepted = [instance for instance in instances if instance.labels]
         commit.require_room(accepted)
-        for instance, encoded in zip(instances, encoded_items, strict=True):
+        for posted, encoded in zip(instances, encoded_items, strict=True):
+            instance = _with_time(posted, commit.draft) if commit.decays else posted
             if instance.labels and not self._known(commit.draft, instance):
                 vectors = commit.encoded(instance, encoded).rows
                 commit.add(PutInstance(sequence=commit.next, instance=instance, vectors=vectors))
@@ -442,13 +445,17 @@ class PostInstances:
         return known.after(draft.columns(instance.labels), vote_of(instance)).is_like(known)
 
 
-def _with_time(instance: NewInstance) -> NewInstance:
+def _with_time(instance: NewInstance, draft: Draft) -> NewInstance:
     """Return a click with a time: its own, or else the present hour.
 
-    So a click that is repeated within one hour changes nothing.
+    So a click that is repeated within one hour changes nothing. If the clock was set back, the hour
+    is that of the pairs' newest click: a click without a time is newer than those before it.
     """
-    hour = HOUR * hour_of(times.now())
-    return instance if instance.at is not None else replace(instance, at=hour)
+    if instance.at is not None:
+        return instance
+    votes, columns = draft.ownership.click(instance.query).votes, draft.columns(instance.labels)
+    known = {votes[column].hour for column in columns if column in votes} - {NEVER}
+    return replace(instance, at=HOUR * max(hour_of(times.now()), *known, 0))
 
 
 @dataclass(frozen=True, kw_only=True)

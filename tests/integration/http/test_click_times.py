@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from service.core import times
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService
 
@@ -62,6 +63,21 @@ def test_a_click_repeated_within_an_hour_is_not_logged(serve: Callable[..., Loca
     assert learn(service, "wilderness", "tent", at=next_hour).json() != first
 
 
+@pytest.mark.parametrize("seconds", [3600, 86_400])
+def test_a_click_without_time_is_the_newest_even_after_the_clock_was_set_back(
+    serve: Callable[..., LocalService], monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    service, now = serve(**HALF_LIFE), times.now()
+    monkeypatch.setattr(times, "now", lambda: now + seconds * times.SECOND)
+    assert learn(service, "wilderness", "tent", weight=2.0).json()["version"] == 1
+    monkeypatch.setattr(times, "now", lambda: now)
+    rejected = {"negative": True, "weight": 3.0}
+    assert learn(service, "wilderness", "tent", "lamp", **rejected).json()["version"] == 2
+    assert learn(service, "wilderness", "tent", "lamp", **rejected).json()["version"] == 2
+    clicked = service.get("/labels/tent").json()["clicked"]
+    assert clicked["weights"] == {"wilderness": -3.0}
+
+
 @pytest.mark.parametrize(
     ("at", "said"),
     [
@@ -69,7 +85,7 @@ def test_a_click_repeated_within_an_hour_is_not_logged(serve: Callable[..., Loca
         ("2026-03-04T05:06:07", "a date and time with a zone"),
         ("1969-12-31T23:59:59Z", "since 1970 that has passed"),
         ("2126-01-01T00:00:00Z", "since 1970 that has passed"),
-        ("2" * 50, "at most 40 characters"),
+        ("2" * 50, "more than 40 characters"),
         (1_700_000_000, "string"),
     ],
 )

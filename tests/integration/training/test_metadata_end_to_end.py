@@ -255,7 +255,7 @@ def test_a_bundle_holds_items_and_fused_instances_and_is_measured_with_both_kind
     given = ("--encoder", folder / source, "--data", folder / "data")
     exact = ("--quantize", "none") if source == "oak/best" else ()
     out = folder / "bundles" / source.replace("/", "-")
-    assert status_of(export, "bundle", *given, *exact, "--out", out) == 0
+    assert status_of(export, "bundle", *given, *exact, "--hold-out-test", "--out", out) == 0
 
     bundle, dataset = open_bundle(out), lf_xmc.read(folder / "data")
     assert bundle.items is not None and dataset.metadata is not None

@@ -51,7 +51,7 @@ def make_unidec_bundle(folder: Path, catalogue: Catalogue) -> Path:
     short = ("--set", "optimizer.steps=8", "validation.every=8")
     assert status_of(training, "train", recipe, *data, "--out", folder / "run", *short) == 0
     places = ("--encoder", folder / "run/best", "--out", folder / "shelf/outdoor")
-    options = ("--quantize", "none", "--memorization", "0.5", "--depth", "10")
+    options = ("--quantize", "none", "--memorization", "0.5", "--depth", "10", "--hold-out-test")
     assert status_of(export, "bundle", *data, *places, *options) == 0
     assert open_bundle(folder / "shelf/outdoor").novel is not None, "a bundle with classifiers"
     return folder / "shelf/outdoor"

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from service.core import errors
 from service.core.changes import Posted, PutInstance
-from service.core.config import is_unknown
 from service.core.errors import InvalidInput
 from service.core.page_cursor import FIRST_PAGE, PageCursor
 from service.core.types import Event, Halves, NewInstance
+from service.core.wrong_values import is_unknown
 
 LONG = "x" * 100
 PLAIN = {"query": "dusk", "labels": ("lamp", "tent")}

@@ -153,6 +153,7 @@ def test_without_time_the_parents_reranker_stays_with_its_checkpoint(
     reranker_folder.read(out / "best", weights=weights_digest(out / "best"))
     assert read_choices(out / "best") == read_choices(reranked / "best")
     bundle = ["--encoder", str(out / "best"), "--data", str(folder / "data"), "--max-drop", "100"]
+    bundle += ["--reranker", str(out / "best")]  # even if it harms known queries
     assert run(export, ["bundle", *bundle, "--out", str(tmp_path / "bundle")]) == 0
     assert open_bundle(tmp_path / "bundle").reranker is not None
 

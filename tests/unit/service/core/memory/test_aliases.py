@@ -36,7 +36,7 @@ def memory(trigram_bundle: Bundle) -> KnowledgeMemory:
 def with_aliases(folder: Path, *texts: str) -> KnowledgeMemory:
     """A bundle of a catalogue whose tent has two aliases, as trained rows."""
     count = len(Catalogue().instances)
-    aliases = dict.fromkeys(texts or ("igloo", "TX-77-Q"), ("tent",))
+    aliases = dict.fromkeys(texts or ("pyramid", "TX-77-Q"), ("tent",))
     details = Details(aliases=tuple(aliases), rows=(count, count + 1))
     made = make_bundle(
         folder,
@@ -128,16 +128,16 @@ def test_unlearning_a_query_leaves_an_alias_with_its_text(
 
 def test_unlearning_leaves_the_aliases_of_a_catalogue(tmp_path: Path) -> None:
     memory = with_aliases(tmp_path / "bundle")
-    assert memory.draft().learned("igloo", ["tent"], trained=True) == ()
-    view = memory.apply([unlearn(1, "igloo", "tent")])
-    assert ("alias", "igloo") in kinds(view, "tent")
+    assert memory.draft().learned("pyramid", ["tent"], trained=True) == ()
+    view = memory.apply([unlearn(1, "pyramid", "tent")])
+    assert ("alias", "pyramid") in kinds(view, "tent")
     again = reopened(view, tmp_path / "snapshot").view
     assert row_counts(again) == row_counts(view)
     assert not again.posted(again.bundle.aliases).any()
     replaced = memory.apply([put(2, NewLabel(id="tent", text=LABELS["tent"], aliases=("yurt",)))])
     assert [text for kind, text in kinds(replaced, "tent") if kind == "alias"] == ["yurt"]
-    assert memory.draft().learned("igloo", ["tent"], trained=True) == ()
-    assert ("alias", "igloo") not in kinds(memory.apply([delete(3, "tent")]), "tent")
+    assert memory.draft().learned("pyramid", ["tent"], trained=True) == ()
+    assert ("alias", "pyramid") not in kinds(memory.apply([delete(3, "tent")]), "tent")
 
 
 def test_the_room_for_a_label_counts_its_aliases(trigram_bundle: Bundle) -> None:
@@ -184,10 +184,10 @@ def test_an_alias_of_a_catalogue_is_found_in_any_spelling(tmp_path: Path) -> Non
         assert found["tent"].evidence[0].kind == "alias"
     [corrected] = (
         Predictor(ENCODER, tau=0.1)
-        .predict(view, ["iglo"], PredictOptions(spelling=True))
+        .predict(view, ["pyramd"], PredictOptions(spelling=True))
         .predictions
     )
-    assert (corrected.reading.text, corrected.keywords[0].match) == ("igloo", "exact")
+    assert (corrected.reading.text, corrected.keywords[0].match) == ("pyramid", "exact")
 
 
 class CatalogueHistories(Histories):

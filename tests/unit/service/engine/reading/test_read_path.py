@@ -34,7 +34,7 @@ def a_client() -> Client:
 
 
 def a_view(*, version: int) -> Any:
-    return SimpleNamespace(version=version, filter_warnings=(), rules=RuleTable())
+    return SimpleNamespace(version=version, filter_warnings=(), rules=RuleTable(), has_rules=False)
 
 
 def test_a_version_is_reached_already_or_by_another_thread() -> None:

@@ -394,7 +394,7 @@ def encoding_nothing(desk: Desk) -> Iterator[None]:
 
 
 def test_a_full_memory_takes_changes_of_its_own_labels_alone(desk_of: Callable[..., Desk]) -> None:
-    desk = desk_of(live_bytes=4_000)
+    desk = desk_of(live_bytes=5_500)
     desk.submit([AXE]).result(60)
     for price in range(20):  # replaces the one before
         desk.do(merged(desk, LabelMerge(id="axe", metadata={"price": price}))).result(60)
