@@ -3,14 +3,11 @@
 | query                                          | weight | which labels are relevant         |
 |------------------------------------------------|-------:|-----------------------------------|
 | a hidden row's text, as it is and with a typo  |   1, 1 | the row's                         |
-| the same row's text while it is not hidden     |      1 | the row's                         |
+| the same row's text while it is not hidden     |    0.3 | the row's                         |
 | nonsense: random or shuffled letters, codes    |    0.3 | none                              |
 | the code of a label that was posted            |    0.1 | this label                        |
-| the text of such a label and its code          |    0.1 | this label                        |
-| a label's text and a code that nothing has     |    0.1 | this label                        |
 
-Half of the posted labels have the code in their text, half as an alias. Known queries are told from
-new ones by a feature of their own, so they do not make new ones surer.
+Known queries are told from new ones by a feature of their own, so they do not make new ones surer.
 
 A label of which a text or alias is the query is relevant, too, whether or not the data say so.
 
@@ -35,11 +32,11 @@ from service.core.prediction.confidence import FARTHEST, FEATURES
 from service.core.text_identity import identity
 from service.core.types import Bools, Doubles, PredictOptions, ScoreKind
 from training.evaluation.noise import nonsense
-from training.evaluation.posted_labels import PostedLabels
+from training.evaluation.posted_labels import PostedLabels, posted_id
 from training.progress import Report
 
 FEWEST_ROWS = 100  # with fewer hidden rows, nothing is fitted
-KNOWN, NONSENSE, POSTED = 1.0, 0.3, 0.1  # weights of such queries, against all rows as they are
+KNOWN, NONSENSE, POSTED = 0.3, 0.3, 0.1  # weights of such queries, against all rows as they are
 _POSTED_LABELS = 200
 _UNITS = 8
 _DECAY = 1e-3 / _UNITS  # of the squared weights
@@ -88,22 +85,14 @@ def _samples(hidden: HiddenRows, options: PredictOptions, report: Report) -> Ite
     known = hidden.ask_views([view] * len(rows), texts, options)
     for row, text, one in zip(rows, texts, known, strict=True):
         yield _sample(view, one, meant=text, relevant=hidden.labels_of(row), weight=KNOWN)
-    posted = PostedLabels.of(
-        hidden.bundle, hidden.encoder, count=_POSTED_LABELS, chance=chance, aliases=True
-    )
-    codes, label_texts = posted.codes, hidden.bundle.label_texts
-    drawn = [chance.randrange(len(label_texts)) for _ in codes]
-    titles = [label_texts[column] for column in drawn]
-    coded = [f"{title} {code}" for title, code in zip(titles, codes, strict=True)]
-    weight = POSTED * len(rows) / len(codes)
-    for asked_of, typed, meant, columns in (
-        (posted.view, posted.typed_codes(chance), codes, posted.columns),
-        (posted.view, posted.texts, posted.texts, posted.columns),
-        (view, coded, titles, drawn),
-    ):
-        answers = hidden.ask_views([asked_of] * len(codes), typed, options)
-        for text, column, one in zip(meant, columns, answers, strict=True):
-            yield _sample(asked_of, one, meant=text, relevant=(column,), weight=weight)
+    posted = PostedLabels.of(hidden.bundle, hidden.encoder, count=_POSTED_LABELS, chance=chance)
+    codes = posted.typed_codes(chance)
+    answers = hidden.ask_views([posted.view] * len(codes), codes, options)
+    for place, one in enumerate(answers):
+        column = posted.view.labels.column(posted_id(place))
+        assert column is not None  # it was posted
+        weight = POSTED * len(rows) / len(codes)
+        yield _sample(posted.view, one, meant=codes[place], relevant=(column,), weight=weight)
 
 
 def _sample(

@@ -50,40 +50,21 @@ class PostedLabels:
     codes: Sequence[str]
 
     @classmethod
-    def of(
-        cls,
-        bundle: Bundle,
-        encoder: Encoder,
-        *,
-        count: int,
-        chance: Random,
-        aliases: bool = False,
-    ) -> PostedLabels:
-        """Draw at most `count` labels, and post them; their ids are `posted_id` of their places.
-
-        With `aliases`, the code of every second label is its alias, and not in its text.
-        """
+    def of(cls, bundle: Bundle, encoder: Encoder, *, count: int, chance: Random) -> PostedLabels:
+        """Draw at most `count` labels, and post them; their ids are `posted_id` of their places."""
         bases, codes = _drawn(bundle.label_texts, count, chance)
         representer, changes = open_representer(encoder, bundle), []
-        for place, (base, code) in enumerate(zip(bases, codes, strict=True)):
-            apart = aliases and place % 2 == 1
-            texts = (base, code) if apart else (_text(base, code),)
-            [encoded] = representer.encode([[(Role.LABEL, text) for text in texts]])
-            label = NewLabel(id=posted_id(place), text=texts[0], aliases=texts[1:])
+        for place, text in enumerate(map(_text, bases, codes)):
+            [encoded] = representer.encode([[(Role.LABEL, text)]])
+            label = NewLabel(id=posted_id(place), text=text)
             changes.append(PutLabel(sequence=place + 1, label=label, vectors=encoded.rows))
         view = KnowledgeMemory(bundle).apply(changes)
         return cls(view=view, bases=bases, codes=codes)
 
     @property
     def texts(self) -> list[str]:
-        """The labels' words, each with its code."""
+        """The labels' texts."""
         return list(map(_text, self.bases, self.codes))
-
-    @property
-    def columns(self) -> list[int]:
-        """The labels' columns."""
-        found = (self.view.labels.column(posted_id(place)) for place in range(len(self.codes)))
-        return [column for column in found if column is not None]
 
     def typed_codes(self, chance: Random) -> list[str]:
         """Return each label's code in one of the forms in which people type it."""
