@@ -92,7 +92,7 @@ class LabelFilter:
 
     @cached_property
     def work(self) -> int:
-        """What applying the filter costs, in lookups of a label."""
+        """The cost of applying the filter; a lookup of one label costs 1."""
         return sum(CONDITION_WORK + len(one.values) for one in self.conditions())
 
     def document(self) -> dict[str, Any]:

@@ -199,7 +199,7 @@ class WordPart:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Lexicon:
-    """The words of a view, from those of its parts, and behind them those of a dictionary.
+    """The words of a view's parts; a dictionary adds words that no row has.
 
     `masses` says how much rows [b] weigh as texts: a query that was clicked often is no typo.
     """

@@ -72,7 +72,7 @@ _Corrected = tuple[int, int, list[Correction]]  # where it starts and stops in t
 
 
 class _Meant(NamedTuple):
-    """What a word may stand for: log P(meant) P(typed | meant), and the rows with all its words."""
+    """A meaning of a typed word: its log P(meant) P(typed | meant), and the rows with its words."""
 
     likelihood: float
     read: str

@@ -272,7 +272,7 @@ class Draft:
             self._unlist(query, column, version)
 
     def learned(self, query: str, labels: Iterable[str], *, trained: bool) -> tuple[str, ...]:
-        """Return those of the labels with these ids whose pairs `_delete_instance` would change."""
+        """Return the ids whose pairs with the query `_delete_instance` would change."""
         voted = set(self.ownership.votes_of(query))
         if trained:
             for votes in self.ownership.trained(query, self._view.bundle).values():

@@ -174,7 +174,7 @@ def test_without_the_store_the_last_copy_is_used_only_if_that_is_allowed(
 
 
 class ContentLengthError(Exception):
-    """As aiohttp's, whose `code` no store has sent."""
+    """An error like aiohttp's: its `code` does not come from a store."""
 
     code = 400
 

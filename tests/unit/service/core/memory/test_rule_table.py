@@ -210,7 +210,7 @@ def test_a_query_with_the_words_of_too_many_rules_is_refused() -> None:
 def test_dates_and_writes_compile_each_rule_once(
     trigram_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is done for a rule does not depend on how many others there are, or have expired."""
+    """The work for a rule does not grow with the number of other rules, expired ones included."""
     compiled = Counter[str]()
     words = TypedQuery.__init__
 
