@@ -60,8 +60,11 @@ def test_a_worker_is_killed_each_second(new_scenario: Callable[..., Scenario]) -
 
 
 def test_a_stopped_worker(new_scenario: Callable[..., Scenario]) -> None:
-    """The supervisor replaces it. Requests that it held are lost, unless they were acknowledged."""
-    scenario = new_scenario(seed="stopped worker")
+    """The supervisor replaces it. Requests that it held are lost, unless they were acknowledged.
+
+    It may be stopped while it holds the lock of the log: then all writes get 503 meanwhile.
+    """
+    scenario = new_scenario(seed="stopped worker", patience=True)
     with two_workers(scenario) as server:
         [stopped, _] = workers(server)
         with scenario.traffic(server):
