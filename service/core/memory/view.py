@@ -127,7 +127,7 @@ class View:
     @property
     def dated(self) -> bool:
         """Whether a label or a rule has, or had, a date."""
-        return self.labels.fields.dated or self.rules.dated
+        return self.labels.fields.dated or (self.has_rules and self.rules.dated)
 
     @property
     def has_hours(self) -> bool:

@@ -142,7 +142,8 @@ class QueryRequest:
     def _answer_from(self, loaded: LoadedBundle) -> None:
         self.loaded, self.options = loaded, self._choose(loaded.bundle.manifest)
         self.tenant = self.options.tenant
-        rules = loaded.memory.view.rules.of(self.tenant).common_work
+        view = loaded.memory.view
+        rules = view.rules.of(self.tenant).common_work if view.has_rules else 0
         self.query_cost = query_cost(self.options, rules)
 
     def join(self, loaded: LoadedBundle, *, queued: float) -> None:
