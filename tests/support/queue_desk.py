@@ -7,14 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from service.core.memory.rule_table import RuleTable
 from service.core.types import PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
 from service.engine.reading import task_queue
 from service.engine.reading.task_queue import TASK_COST, Batch, QueryRequest, TaskQueue
 from service.settings import EngineSettings
 
-VIEW = SimpleNamespace(rules=RuleTable(), has_rules=False)
+VIEW = SimpleNamespace(has_rules=False)
 LOADED = cast(
     LoadedBundle,
     SimpleNamespace(memory=SimpleNamespace(view=VIEW), bundle=SimpleNamespace(manifest=None)),

@@ -17,7 +17,6 @@ from service.core.errors import (
     KeymatchError,
 )
 from service.core.items.fusion import FusedQueries
-from service.core.memory.rule_table import RuleTable
 from service.core.prediction.predictor import Readings, Searched, Stopwatch
 from service.core.types import Floats, Prediction, PredictOptions, Reading
 from service.engine.reading import read_path
@@ -34,7 +33,7 @@ def a_client() -> Client:
 
 
 def a_view(*, version: int) -> Any:
-    return SimpleNamespace(version=version, filter_warnings=(), rules=RuleTable(), has_rules=False)
+    return SimpleNamespace(version=version, filter_warnings=(), has_rules=False)
 
 
 def test_a_version_is_reached_already_or_by_another_thread() -> None:

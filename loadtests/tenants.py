@@ -1,0 +1,261 @@
+"""`python -m loadtests.tenants`: what a tenant notices of a hostile one.
+
+Two tenants have a thousand labels each. One asks queries in an open loop, first alone, then during
+each kind of attack by the other: costly rules, rules with dates, filters, long queries, labels of
+one text, and streams of labels. Writes tenants.json and tenants.md. The attacker uses the same
+cores.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import sleep
+from typing import Any
+
+import orjson
+from cyclopts import App
+
+from loadtests.attacks.attackers import repeat
+from loadtests.clients.connection import Connection, post, post_bytes, predict, require
+from loadtests.clients.open_loop import Outcome, Stream, drive, poisson_starts
+from loadtests.queries import distinct, read_queries
+from loadtests.report import Report, Row
+from loadtests.traffic import Summary
+from service.child_server import Server, running_server
+from service.command_line import open_console, run
+from service.core.tenant import Tenant
+from service.http.access import new_key
+from service.settings import API_KEYS_VARIABLE
+
+RATIO = 2.0  # p99 during an attack, relative to the quiet round
+LABELS = 1_000  # of each tenant
+RULES = 10_000
+CLIENTS = 4  # of the hostile tenant
+BEGINNING_SECONDS = 2.0
+_FIELD = "shop"
+
+app = App(name="loadtests.tenants", help=__doc__)
+
+
+@app.default
+def tenants(
+    *, bundle: Path, out: Path, rate: float = 20.0, seconds: float = 10.0, seed: int = 0
+) -> int:
+    """Measure and report; the status is 1 if a goal is missed.
+
+    Parameters
+    ----------
+    bundle
+        The bundle's folder; its texts are the queries and the labels.
+    out
+        Folder for tenants.json and tenants.md.
+    rate
+        Predictions per second of the quiet tenant.
+    seconds
+        Duration of each round.
+    seed
+        Draws queries and arrivals.
+    """
+    console = open_console(stderr=True)
+    texts, rows = distinct(read_queries(bundle), seed=seed), list[Row]()
+    with TemporaryDirectory(prefix="keymatch-keys-") as folder:
+        keys = _keys(Path(folder) / "api-keys")
+        with running_server(bundle, options=["--no-access-log"]) as server:
+            for name in keys:
+                labels = [
+                    {"id": f"{n}", "text": text} for n, text in enumerate(islice(texts, LABELS))
+                ]
+                _ask(server, _with_key(post("/labels", {"labels": labels}), keys[name]))
+            _round(server, texts, keys["quiet"], rate=rate, seconds=5.0, seed=seed)  # warms up
+            for turn, name in enumerate(ATTACKS):
+                console.print(f"{name} ...")
+                seeds = seed + 2 * turn, seed + 2 * turn + 1
+                quiet = _round(
+                    server, texts, keys["quiet"], rate=rate, seconds=seconds, seed=seeds[0]
+                )
+                with _attacking(server.port, name, keys["hostile"]):
+                    beside = _round(
+                        server, texts, keys["quiet"], rate=rate, seconds=seconds, seed=seeds[1]
+                    )
+                rows.append(_row(name, quiet, beside))
+            report = Report(
+                title="Tenants",
+                settings={"rate": rate, "seconds": seconds, "bundle": bundle.name},
+                rows=rows,
+            )
+            report.publish(out, "tenants")
+    return report.status
+
+
+def _keys(file: Path) -> dict[str, str]:
+    """Write a file with a key for each tenant, which the server will read; return the keys."""
+    keys, lines = dict[str, str](), list[str]()
+    for name in ("quiet", "hostile"):
+        keys[name], line = new_key(name, ["read", "write"], tenant=Tenant(_FIELD, name))
+        lines.append(line)
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    os.environ[API_KEYS_VARIABLE] = str(file)
+    return keys
+
+
+def _with_key(request: bytes, key: str) -> bytes:
+    return request.replace(b"\r\n", f"\r\nAuthorization: Bearer {key}\r\n".encode(), 1)
+
+
+def _ask(server: Server, request: bytes) -> Any:
+    with Connection(server.port) as connection:
+        return require(connection.ask(request))
+
+
+def _round(
+    server: Server, texts: Iterator[str], key: str, *, rate: float, seconds: float, seed: int
+) -> Outcome:
+    starts = poisson_starts(rate=rate, seconds=seconds, seed=seed)
+    requests = [_with_key(predict(text), key) for text in islice(texts, len(starts))]
+    stream = Stream(name="quiet", requests=requests, starts=starts)
+    return drive(server.port, [stream])["quiet"]
+
+
+def _row(name: str, quiet: Outcome, beside: Outcome) -> Row:
+    usual, attacked = Summary.of(quiet.latencies), Summary.of(beside.latencies)
+    return Row(
+        what=f"{name}: the other tenant's p99",
+        goal=f"<= {RATIO:g}x, all answered",
+        measured=f"{attacked.p99 / usual.p99:.1f}x: {usual.p99:.1f} to {attacked.p99:.1f} ms"
+        f" (p50 {usual.p50:.1f} to {attacked.p50:.1f}); not answered:"
+        f" {beside.failures or 'none'}",
+        met=attacked.p99 <= RATIO * usual.p99 and not beside.failures,
+        figures={"quiet": usual, "attacked": attacked, **beside.failures},
+    )
+
+
+# What the hostile tenant does ------------------------------------------------------------------
+
+Requests = Callable[[Callable[[str, Any], Any]], Sequence[bytes]]
+
+
+def _common_rules(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
+    """Ten rules without condition pin a thousand labels each, and ten thousand share a word."""
+    pins = [{"id": f"{number}", "position": number + 1} for number in range(LABELS)]
+    ask("/rules", {"rules": [{"id": f"p{n}", "then": {"pin": pins}} for n in range(8)]})
+    for first in range(0, RULES, 1_000):
+        rules = [
+            {
+                "id": f"w{number}",
+                "when": {"query": f"lamp w{number}", "match": "contains"},
+                "then": {"hide": ["1"]},
+            }
+            for number in range(first, first + 1_000)
+        ]
+        ask("/rules", {"rules": rules})
+    words = " ".join(f"w{number}" for number in range(300))
+    return [predict(f"lamp {words} {client}") for client in range(CLIENTS)]
+
+
+def _dated_rules(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
+    """Eight thousand rules expire one after the other; further ones are posted."""
+    now = datetime.now(UTC)
+    for first in range(0, 8_000, 1_000):
+        rules = [
+            {
+                "id": f"d{number}",
+                "when": {"query": f"campaign {number}", "match": "exact"},
+                "expires_at": (now + timedelta(seconds=5 + number / 500)).isoformat(),
+                "then": {"hide": ["1"]},
+            }
+            for number in range(first, first + 1_000)
+        ]
+        ask("/rules", {"rules": rules})
+    late = (now + timedelta(days=1)).isoformat()
+    rule = {"id": "again", "when": {"query": "x", "match": "exact"}, "then": {"hide": ["1"]}}
+    return [
+        post("/rules", {"rules": [{**rule, "expires_at": late}]}),
+        post("/rules", {"rules": [{**rule, "starts_at": late}]}),
+    ]
+
+
+def _filters(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
+    """Filters with a thousand conditions on fields that no label has."""
+    return [
+        post("/predict", {"queries": ["lamp"], "filter": {"any": _conditions(client)}})
+        for client in range(CLIENTS)
+    ]
+
+
+def _conditions(client: int) -> list[dict[str, Any]]:
+    return [{"field": f"field {client} {number}", "eq": number} for number in range(1_000)]
+
+
+def _words(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
+    """Queries of many misspelled words."""
+    return [
+        predict(" ".join(f"lmap{client}x wordd{number}" for number in range(150)))
+        for client in range(CLIENTS)
+    ]
+
+
+def _ids(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
+    """Labels of one text without ids, posted again and again."""
+    labels = [{"id": f"same {number}", "text": "gift card"} for number in range(1_000)]
+    ask("/labels", {"labels": labels})
+    without = [{"text": f"gift card {number}"} for number in range(200)]
+    return [post("/labels", {"labels": without})] * 2
+
+
+def _streams(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
+    """Streams of labels with texts that change."""
+    lines = (
+        orjson.dumps({"id": f"s{number % 50}", "text": ",".join(f"t{number}{n}" for n in range(9))})
+        for number in range(2_000)
+    )
+    body = b"\n".join(lines)
+    return [post_bytes("/labels", body, media_type="application/x-ndjson")]
+
+
+ATTACKS: Mapping[str, Requests] = {
+    "filters": _filters,
+    "words": _words,
+    "ids": _ids,
+    "dated rules": _dated_rules,
+    "costly rules": _common_rules,
+    "streams": _streams,
+}
+
+
+@contextmanager
+def _attacking(port: int, name: str, key: str) -> Iterator[None]:
+    spawned = multiprocessing.get_context("spawn")
+    ended, ready = spawned.Event(), spawned.Event()
+    process = spawned.Process(target=_attack, args=(port, name, key, ready, ended), daemon=True)
+    process.start()
+    ready.wait(60.0)
+    sleep(BEGINNING_SECONDS)
+    try:
+        yield
+    finally:
+        ended.set()
+        process.join(BEGINNING_SECONDS)
+        process.kill()  # an attacker that still waits for an answer
+        process.join()
+
+
+def _attack(port: int, name: str, key: str, ready: Event, ended: Event) -> None:
+    with Connection(port) as connection:
+        requests = ATTACKS[name](
+            lambda path, body: require(connection.ask(_with_key(post(path, body), key)))
+        )
+    ready.set()
+    repeat(port, ended, [_with_key(request, key) for request in requests])
+
+
+if __name__ == "__main__":
+    sys.exit(run(app))
