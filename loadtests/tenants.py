@@ -1,9 +1,9 @@
 """`python -m loadtests.tenants`: what a tenant notices of a hostile one.
 
 Two tenants have a thousand labels each. One asks queries in an open loop, first alone, then during
-each kind of attack by the other: costly rules, rules with dates, filters, long queries, labels of
-one text, and streams of labels. Writes tenants.json and tenants.md. The attacker uses the same
-cores.
+each kind of traffic of the other: ordinary queries without pause, costly rules, rules with dates,
+filters, long queries, labels of one text, and streams of labels. Writes tenants.json and
+tenants.md. The other tenant's clients use the same cores.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from itertools import islice
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -25,7 +26,14 @@ import orjson
 from cyclopts import App
 
 from loadtests.attacks.attackers import repeat
-from loadtests.clients.connection import Connection, post, post_bytes, predict, require
+from loadtests.clients.connection import (
+    Connection,
+    RequestFailed,
+    post,
+    post_bytes,
+    predict,
+    require,
+)
 from loadtests.clients.open_loop import Outcome, Stream, drive, poisson_starts
 from loadtests.queries import distinct, read_queries
 from loadtests.report import Report, Row
@@ -196,10 +204,10 @@ def _conditions(client: int) -> list[dict[str, Any]]:
 
 
 def _words(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
-    """Queries of many misspelled words."""
+    """Queries of many misspelled words, none asked twice."""
     return [
-        predict(" ".join(f"lmap{client}x wordd{number}" for number in range(150)))
-        for client in range(CLIENTS)
+        predict(" ".join(f"lmap{turn}x wordd{number}" for number in range(100)))
+        for turn in range(CLIENTS * 500)
     ]
 
 
@@ -221,7 +229,13 @@ def _streams(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
     return [post_bytes("/labels", body, media_type="application/x-ndjson")]
 
 
+def _queries(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
+    """Ordinary queries, as fast as they are answered."""
+    return [predict(f"lamp {turn}") for turn in range(CLIENTS * 500)]
+
+
 ATTACKS: Mapping[str, Requests] = {
+    "queries": _queries,
     "filters": _filters,
     "words": _words,
     "ids": _ids,
@@ -237,7 +251,9 @@ def _attacking(port: int, name: str, key: str) -> Iterator[None]:
     ended, ready = spawned.Event(), spawned.Event()
     process = spawned.Process(target=_attack, args=(port, name, key, ready, ended), daemon=True)
     process.start()
-    ready.wait(60.0)
+    while not ready.wait(0.1):
+        if not process.is_alive():
+            raise ChildProcessError(f"the attack {name} has not begun")
     sleep(BEGINNING_SECONDS)
     try:
         yield
@@ -253,8 +269,12 @@ def _attack(port: int, name: str, key: str, ready: Event, ended: Event) -> None:
         requests = ATTACKS[name](
             lambda path, body: require(connection.ask(_with_key(post(path, body), key)))
         )
+        requests = [_with_key(request, key) for request in requests]
+        status, answer = connection.ask(requests[0])
+        if status != HTTPStatus.OK:  # such an attack would show nothing
+            raise RequestFailed(f"the attack {name} is refused: {answer[:300]!r}")
     ready.set()
-    repeat(port, ended, [_with_key(request, key) for request in requests])
+    repeat(port, ended, requests, clients=min(CLIENTS, len(requests)))
 
 
 if __name__ == "__main__":

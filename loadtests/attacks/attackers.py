@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import count
+from itertools import count, cycle
 from multiprocessing.synchronize import Event
 from threading import Thread
 from time import sleep
@@ -206,19 +206,26 @@ def together(works: Iterable[Callable[[], None]]) -> None:
         thread.join()
 
 
-def repeat(port: int, ended: Event, requests: Sequence[bytes]) -> None:
-    """One client per request sends it again and again, and reads its answer, whatever it is."""
+def repeat(
+    port: int, ended: Event, requests: Sequence[bytes], *, clients: int | None = None
+) -> None:
+    """Clients send their shares of the requests again and again, and read the answers.
 
-    def client(request: bytes) -> None:
+    The answers may be of any kind. By default, there is one client per request.
+    """
+
+    def client(own: Sequence[bytes]) -> None:
+        turns = cycle(own)
         while not ended.is_set():
             try:
                 connection = Connection(port)
                 while not ended.is_set():
-                    connection.ask(request)
+                    connection.ask(next(turns))
             except (OSError, RequestFailed, ValueError):
                 sleep(PAUSE)
 
-    together(partial(client, request) for request in requests)
+    number = len(requests) if clients is None else clients
+    together(partial(client, requests[place::number]) for place in range(number))
 
 
 def stream(port: int, ended: Event, requests: Sequence[tuple[bytes, bytes]]) -> None:

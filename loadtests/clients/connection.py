@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Sequence
+from http import HTTPStatus
 from time import perf_counter
 from typing import Any
 
@@ -17,6 +18,8 @@ from service.child_server import HOST
 
 _BLANK_LINE = b"\r\n\r\n"
 _LENGTH = b"\r\ncontent-length: "
+_CHUNKED = b"\r\ntransfer-encoding: chunked"
+_LAST_CHUNK = b"\r\n0\r\n\r\n"  # a line of an answer in JSON cannot end so
 _TIMEOUT_SECONDS = 30.0
 
 
@@ -52,6 +55,11 @@ class Connection:
         if head_end < 0:
             return None
         head = self._buffer[:head_end].lower()
+        if _CHUNKED in head:
+            if not self._buffer.endswith(_LAST_CHUNK):
+                return None
+            body, self._buffer = self._buffer[head_end + len(_BLANK_LINE) :], b""
+            return int(head[9:12]), _dechunked(body)
         length_start = head.find(_LENGTH)
         if length_start < 0:
             raise RequestFailed("the answer has no content-length")
@@ -73,16 +81,11 @@ class Connection:
     def receive_stream(self) -> list[bytes]:
         """Return all lines of a chunked answer that ends when the server closes the connection."""
         self.socket.settimeout(None)
-        with self.socket.makefile("rb") as answer:
-            status = answer.readline()
-            while answer.readline() not in (b"\r\n", b""):
-                pass
-            content = b""
-            while size := int(answer.readline() or b"0", 16):
-                content += answer.read(size)
-                answer.readline()
-        if status[9:12] != b"200":
-            raise RequestFailed(f"{status!r}: {content[:300]!r}")
+        while (answer := self.receive()) is None:
+            pass
+        status, content = answer
+        if status != HTTPStatus.OK:
+            raise RequestFailed(f"status {status}: {content[:300]!r}")
         return content.splitlines()
 
     def close(self) -> None:
@@ -94,6 +97,14 @@ class Connection:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _dechunked(body: bytes) -> bytes:
+    content = b""
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        content, body = content + body[: int(size, 16)], body[int(size, 16) + 2 :]
+    return content
 
 
 def ended_by_server(connection: socket.socket) -> bool:

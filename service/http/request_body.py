@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sys
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -139,8 +138,7 @@ class SideThread:
 
     So large bodies delay each other, but not small ones. Parsing 4 MB of JSON holds the GIL for
     some 50 ms, while the event loop releases it whenever it reads a socket. So the thread rests
-    after each call for as long as the call took, which leaves half of the time to the loop. During
-    a call, threads switch five times as often as usual.
+    after each call for as long as the call took, which leaves half of the time to the loop.
     """
 
     def __init__(self) -> None:
@@ -163,12 +161,10 @@ class SideThread:
 
     def _call(self, function: Callable[[], Result]) -> Result:
         sleep(max(0.0, self._rests_until - monotonic()))
-        start, usual = monotonic(), sys.getswitchinterval()
-        sys.setswitchinterval(usual / 5)
+        start = monotonic()
         try:
             return function()
         finally:
-            sys.setswitchinterval(usual)
             end = monotonic()
             self._rests_until = end + min(end - start, MOST_REST)
 

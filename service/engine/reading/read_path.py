@@ -120,7 +120,7 @@ class ReadPath:
         self.waiters = ViewWaiters()
         takes: list[Take] = [queue.take] * settings.threads
         if settings.device == "cpu":
-            takes.append(queue.take_small)
+            takes.append(queue.take_spare)
         self._threads = [
             threading.Thread(target=self._run, args=(take,), name=f"answer-{number}", daemon=True)
             for number, take in enumerate(takes)

@@ -24,8 +24,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -60,6 +60,9 @@ _CANDIDATE = 0.007  # per candidate of the reranker
 _TYPED = 15.0  # for a request of certain match types: all labels with votes are compared
 _DIVERSE = 0.5  # for a request of diverse keywords
 _FILTERED = 3.0  # for a filtered request: a longer walk, or a scan
+_CHARACTER = 0.02  # per character of a query's text, up to what an encoder reads
+_ENCODED = 128  # characters
+_SPELLED = 0.0015  # per character, as the spelling of all words is looked up
 _STEP = 0.001  # per step of a filter, and of the rules that act on every query
 _UNIT = 2.5  # a query at depth 200 with ten keywords
 
@@ -70,15 +73,18 @@ TASK_COST = 8
 Serializer = Callable[[Prediction], bytes]  # called in the answering threads
 
 
-def query_cost(options: PredictOptions, rules: int = 0) -> int:
+def query_cost(options: PredictOptions, *, characters: float = 0.0, rules: int = 0) -> int:
     """Return how many plain queries one query with these options costs, at least 1.
 
-    `rules` are the steps of the rules that act on it, whatever its words are.
+    `characters` are the length of its text, and `rules` the steps of the rules that act on it,
+    whatever its words are.
     """
     keyword = _KEYWORD + _EXPLAINED_KEYWORD * options.explain
     key = _KEY + _EXPLAINED_KEY * options.explain
     milliseconds = (
         _QUERY
+        + _CHARACTER * min(characters, _ENCODED)
+        + _SPELLED * characters
         + key * options.depth
         + keyword * options.top_k
         + _CANDIDATE * options.candidates
@@ -137,6 +143,7 @@ class QueryRequest:
         self._cut = 0  # number of queries that are already in tasks
         self._parts: dict[int, Answer] = {}  # by the position of their first query
         self._missing = len(queries)
+        self._characters = sum(map(len, queries)) / max(1, len(queries))  # of a query, on average
         self._answer_from(loaded)
 
     def _answer_from(self, loaded: LoadedBundle) -> None:
@@ -144,7 +151,7 @@ class QueryRequest:
         self.tenant = self.options.tenant
         view = loaded.memory.view
         rules = view.rules.of(self.tenant).common_work if view.has_rules else 0
-        self.query_cost = query_cost(self.options, rules)
+        self.query_cost = query_cost(self.options, characters=self._characters, rules=rules)
 
     def join(self, loaded: LoadedBundle, *, queued: float) -> None:
         """Answer from `loaded`, which is another bundle if a reload ended during the wait.
@@ -367,18 +374,27 @@ class Lane:
                 self._count_taken(own, request.uncut)
                 self._forget(request.tenant)
 
-    def take(self, most: int, *, task: int, now: float, query_seconds: float) -> Batch:
+    def take(
+        self,
+        most: int,
+        *,
+        task: int,
+        now: float,
+        query_seconds: float,
+        but: Set[Tenant | None] = frozenset(),
+    ) -> Batch:
         """Take tasks that together cost at most `most`, or one larger task.
 
         A task costs at most `task`, or is one query. A thread answers a plain query in
-        `query_seconds`.
+        `query_seconds`. Requests of the tenants `but` stay.
         """
         tasks: list[QueryTask] = []
         oldest = min((own.requests[0].queued for own in self._all if own.requests), default=now)
         dropped = self._drop_old(now)
         taken = 0
-        while self and taken < most:
-            tenant, own = min(self._tenants.items(), key=lambda one: one[1].served)
+        while taken < most and (tenants := self._tenants.keys() - but):
+            tenant = min(tenants, key=lambda one: self._tenants[one].served)
+            own = self._tenants[tenant]
             end = -1 if self._too_many_wait else 0
             request = own.begun or own.requests[end]
             if tasks and taken + request.uncut > most:
@@ -403,6 +419,10 @@ class Lane:
         self.served += taken
         self.control.observe(now - oldest, now=now, query_seconds=query_seconds)
         return Batch(lane=self, tasks=tasks, dropped=dropped)
+
+    def has_others(self, than: Set[Tenant | None]) -> bool:
+        """Return whether a request of another tenant waits."""
+        return not self._tenants.keys() <= than
 
     @property
     def _all(self) -> Iterable[Waiting]:
@@ -452,6 +472,11 @@ class Batch:
         """The cost of its tasks, in plain queries."""
         return sum(task.cost for task in self.tasks)
 
+    @property
+    def tenants(self) -> set[Tenant | None]:
+        """The tenants of its tasks."""
+        return {task.request.tenant for task in self.tasks}
+
     def __len__(self) -> int:
         return sum(map(len, self.tasks))
 
@@ -460,8 +485,9 @@ class TaskQueue:
     """A lane for small and one for large requests; the lane that was served less is next.
 
     So neither starves the other: while both have requests, each gets half of the threads' work.
-    While every thread answers a large request, one more thread may take small ones (`take_small`);
-    they would otherwise wait for tens of milliseconds.
+    While every thread answers a large request, one more thread may take small ones (`take_spare`);
+    they would otherwise wait for tens of milliseconds. The same thread answers a tenant's small
+    requests while every thread answers those of other tenants.
 
     Each lane has its own overload state and limit: large requests always wait longer than small
     ones, and must not take their places.
@@ -492,6 +518,7 @@ class TaskQueue:
         self._closed = False
         self._answering = 0  # threads that answer requests
         self._in_large = 0  # of these, a large one
+        self._answered: Counter[Tenant | None] = Counter()  # batches being answered, by tenant
         lock = Lock()
         self._changed, self._spare = Condition(lock), Condition(lock)
 
@@ -573,14 +600,22 @@ class TaskQueue:
                     return None
                 self._changed.wait()
 
-    def take_small(self) -> Batch | None:
-        """Wait for small requests while all other threads answer large ones; None when closed."""
+    def take_spare(self) -> Batch | None:
+        """Wait for small requests that no other thread takes soon; None when closed."""
         with self._spare:
             while not self._closed:
                 if self._small and self._in_large >= self._threads:
                     return self._take(self._small)
+                if self._shut_out:
+                    return self._take(self._small, but=self._answered.keys())
                 self._spare.wait()
         return None
+
+    @property
+    def _shut_out(self) -> bool:
+        """Whether all threads answer other tenants than one with a small request."""
+        busy = self._answering >= self._threads
+        return busy and self._small.has_others(self._answered.keys())
 
     def finish(self, batch: Batch, *, seconds: float) -> None:
         """Note that a batch has ended, and how many seconds it took."""
@@ -588,6 +623,7 @@ class TaskQueue:
             self._answering -= 1
             batch.lane.running -= batch.cost
             self._in_large -= batch.lane is self._large
+            self._answered = +(self._answered - Counter(batch.tenants))
             if batch.tasks:
                 each, mean = seconds / batch.cost, self._query_seconds
                 self._query_seconds = mean + _WEIGHT * (each - mean) if mean else each
@@ -600,22 +636,25 @@ class TaskQueue:
             self._spare.notify_all()
 
     def _wake_spare(self) -> None:
-        if self._small and self._in_large >= self._threads:
+        if (self._small and self._in_large >= self._threads) or self._shut_out:
             self._spare.notify()
 
-    def _take(self, lane: Lane) -> Batch:
+    def _take(self, lane: Lane, *, but: Set[Tenant | None] = frozenset()) -> Batch:
         self._in_large += lane is self._large
-        self._wake_spare()
         # A thread takes its share of the waiting requests: with all of them, others would be idle.
         free = max(1, self._computing - self._answering)
         share = self._task_cost if lane is self._large else -(-lane.waiting // free)
         self._answering += 1
-        return lane.take(
+        batch = lane.take(
             min(share, self._task_cost),
             task=self._task_cost,
             now=monotonic(),
             query_seconds=self._query_seconds,
+            but=but,
         )
+        self._answered.update(batch.tenants)
+        self._wake_spare()
+        return batch
 
 
 class Arrivals:

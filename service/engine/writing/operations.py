@@ -594,10 +594,11 @@ def changed(
     items: Sequence[Posted], table: LabelTable, tenant: Tenant | None = None
 ) -> list[Posted]:
     """Return the items without a tenant's labels that `table` already holds as posted."""
+    own = table.of(tenant)
 
     def is_held(label: NewLabel) -> bool:
         try:
-            identified = table.of(tenant).identified(label)
+            identified = own.identified(label)
         except InvalidInput:  # `plan` raises it, too
             return False
         known = table.as_posted(identified.id)

@@ -73,7 +73,9 @@ class PredictRoutes(Routes):
         match = None if body.match is None else tuple(dict.fromkeys(body.match))
         wanted = None
         if body.filter is not None:
-            wanted = parse(body.filter, at="filter", most=self.limits.filter_values)
+            wanted = await self.side_thread.run_if(
+                call.hold.size, parse, body.filter, at="filter", most=self.limits.filter_values
+            )
         asked = PredictOptions(
             top_k=body.top_k,
             explain=body.explain,

@@ -370,7 +370,7 @@ def test_a_spare_thread_takes_small_requests_while_large_ones_are_answered(
 
     def spare() -> None:
         while found[-1:] != [None]:
-            found.append(desk.queue.take_small())
+            found.append(desk.queue.take_spare())
 
     thread = threading.Thread(target=spare)
     thread.start()
@@ -494,6 +494,33 @@ def test_tenants_take_turns(desk: QueueDesk) -> None:
     ] * 3
 
 
+def test_a_tenant_does_not_wait_while_every_thread_answers_others(desk: QueueDesk) -> None:
+    found: list[Batch | None] = []
+
+    def spare() -> None:
+        while found[-1:] != [None]:
+            found.append(desk.queue.take_spare())
+
+    thread = threading.Thread(target=spare)
+    thread.start()
+    try:
+        desk.put(TASK_COST, options=HOSTILE)
+        batch = desk.queue.take()
+        assert isinstance(batch, Batch)
+        for _ in range(3):
+            desk.put(1, options=HOSTILE)
+        own = desk.put(1, options=QUIET)
+        wait_for(lambda: bool(found))
+        assert [taken(one) for one in found if one] == [[own]]
+        desk.queue.finish(batch, seconds=0.01)
+        desk.put(1, options=QUIET)  # answered in turn: the tenant has a request under way
+        assert len(taken(desk.take())) == 4
+    finally:
+        desk.queue.close()
+        thread.join()
+    assert len(found) == 2
+
+
 def test_a_large_request_is_not_finished_before_another_tenants(desk: QueueDesk) -> None:
     first = desk.put(9 * TASK_COST, options=HOSTILE)
     desk.put(9 * TASK_COST, options=HOSTILE)
@@ -547,4 +574,9 @@ def test_filters_and_rules_count_by_their_steps() -> None:
     wanted = [parse({"any": conditions[:count]}, at="filter", most=1_000) for count in (1, 1_000)]
     costs = [query_cost(PredictOptions(filter=one)) for one in wanted]
     assert costs[1] > costs[0] + TASK_COST / 2
-    assert query_cost(PredictOptions(), 10_000) > query_cost(PredictOptions()) == 1
+    assert query_cost(PredictOptions(), rules=10_000) > query_cost(PredictOptions()) == 1
+
+
+def test_a_long_query_costs_more() -> None:
+    costs = [query_cost(PredictOptions(), characters=length) for length in (0, 30, 256, 2_048)]
+    assert costs == [1, 1, 2, 3]
