@@ -27,6 +27,7 @@ from service.core.label_log import LabelLog, open_log
 from service.core.memory.shards import Shards
 from service.core.memory.view import View
 from service.core.prediction.predictor import QueryCache
+from service.core.processes.quick_switches import QuickSwitches
 from service.core.tenant import Tenant
 from service.core.types import Answer, NewLabel
 from service.engine.bundle_admin import BundleAdmin
@@ -100,6 +101,7 @@ class Engine:
         self._open_shards = open_shards
         self._queue = TaskQueue(settings)
         self.arrivals = Arrivals(self._queue)
+        self.switches = QuickSwitches()
         self.state = State.STARTING
         self.failure: BaseException | None = None
         self._log: LabelLog | None = None
@@ -144,7 +146,11 @@ class Engine:
         )
         self._kill_children.append(self._encoding.kill)
         self._reads = ReadPath(
-            self._queue, telemetry, loaded=lambda: self._loaded, settings=settings
+            self._queue,
+            telemetry,
+            loaded=lambda: self._loaded,
+            settings=settings,
+            switches=self.switches,
         )
         self._loaded.warm_up(
             self._queue.send, threads=settings.threads, seconds=settings.warm_up_seconds

@@ -57,7 +57,7 @@ def build_app(
     balancers are to send no more requests, and `draining` whether the process ends; streams of
     labels then end. The server passes `connection_state` to each connection.
     """
-    side_thread = SideThread()
+    side_thread = SideThread(engine.switches)
     held_bytes = HeldBytes(settings.limits.held_bytes, telemetry.held_bytes)
     endpoints = build_endpoints(
         engine=engine,

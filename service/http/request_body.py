@@ -32,6 +32,7 @@ from service.core.errors import (
     UnsupportedCoding,
     UnsupportedMedia,
 )
+from service.core.processes.quick_switches import QuickSwitches
 from service.http.bounded_model import BoundedModel
 
 RETRY_SECONDS = 5
@@ -138,10 +139,12 @@ class SideThread:
 
     So large bodies delay each other, but not small ones. Parsing 4 MB of JSON holds the GIL for
     some 50 ms, while the event loop releases it whenever it reads a socket. So the thread rests
-    after each call for as long as the call took, which leaves half of the time to the loop.
+    after each call for as long as the call took, which leaves half of the time to the loop. During
+    a call, threads switch quickly.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, switches: QuickSwitches) -> None:
+        self._switches = switches
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="large")
         self._rests_until = 0.0  # by `monotonic`; used by the thread only
 
@@ -163,7 +166,8 @@ class SideThread:
         sleep(max(0.0, self._rests_until - monotonic()))
         start = monotonic()
         try:
-            return function()
+            with self._switches.asked():
+                return function()
         finally:
             end = monotonic()
             self._rests_until = end + min(end - start, MOST_REST)

@@ -40,7 +40,7 @@ MARGIN_SECONDS = 5  # beyond `shutdown_seconds`, for the engine to close
 LEAVE = signal.SIGUSR1
 # How long a thread may keep the GIL if others wait for it. A query takes the GIL several times.
 # Next to threads that run Python code it would wait for Python's default, 5 ms, each time.
-SWITCH_SECONDS = 0.0002
+SWITCH_SECONDS = 0.001
 # Thresholds of the garbage collector's three generations. With Python's 700, 10 and 10, it walked
 # over all objects several times per large answer, and held the GIL for tens of milliseconds.
 COLLECTIONS = (10_000, 20, 100)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -35,6 +36,7 @@ from service.core.prediction.predictor import (
     explained_items,
     texts_of,
 )
+from service.core.processes.quick_switches import QuickSwitches
 from service.core.types import Answer, Floats, Prediction, PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
 from service.engine.reading.task_queue import Batch, Client, QueryRequest, QueryTask, TaskQueue
@@ -48,6 +50,7 @@ from service.telemetry import Telemetry
 FULL_QUEUES = 2
 
 Take = Callable[[], Batch | Callable[[], None] | None]  # from the queue
+Way = Callable[[], AbstractContextManager[None]]  # in which a thread answers
 Outcome = Callable[[], None]  # completes or fails a request; called in its event loop
 Results = tuple[tuple[Prediction, ...], tuple[bytes, ...]]  # as `Answer` holds them
 
@@ -112,18 +115,22 @@ class ReadPath:
         *,
         loaded: Callable[[], LoadedBundle],
         settings: EngineSettings,
+        switches: QuickSwitches,
     ) -> None:
-        """Start the threads that take from `queue`; `loaded` returns the bundle that is served."""
+        """Start the threads that take from `queue`; `loaded` returns the bundle that is served.
+
+        The threads switch quickly while the spare thread answers.
+        """
         self._queue, self._telemetry, self._loaded = queue, telemetry, loaded
         self._version_waiters = settings.version_waiters
         self._most_in_flight = FULL_QUEUES * settings.queue_labels  # events
         self.waiters = ViewWaiters()
-        takes: list[Take] = [queue.take] * settings.threads
+        ways: list[tuple[Take, Way]] = [(queue.take, nullcontext)] * settings.threads
         if settings.device == "cpu":
-            takes.append(queue.take_spare)
+            ways.append((queue.take_spare, switches.asked))
         self._threads = [
-            threading.Thread(target=self._run, args=(take,), name=f"answer-{number}", daemon=True)
-            for number, take in enumerate(takes)
+            threading.Thread(target=self._run, args=way, name=f"answer-{number}", daemon=True)
+            for number, way in enumerate(ways)
         ]
         for thread in self._threads:
             thread.start()
@@ -191,7 +198,7 @@ class ReadPath:
 
     # The answering threads ---------------------------------------------------------------
 
-    def _run(self, take: Take) -> None:
+    def _run(self, take: Take, way: Way) -> None:
         search_in_one_thread()
         while (work := take()) is not None:
             if not isinstance(work, Batch):
@@ -199,7 +206,8 @@ class ReadPath:
                 continue
             start, outcomes = monotonic(), list[Outcome]()
             try:
-                answer_batch(work, self._telemetry, outcomes)
+                with way():
+                    answer_batch(work, self._telemetry, outcomes)
             except BaseException as error:  # every waiting client must get an error
                 outcomes += [partial(task.request.fail, error) for task in work.tasks]
             finally:

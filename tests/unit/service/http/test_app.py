@@ -17,7 +17,7 @@ class OpenEngine:
     """The part of an open engine that an application without requests uses."""
 
     state = State.READY
-    arrivals = None  # no request arrives
+    arrivals = switches = None  # no request arrives
 
     def __init__(self, *, broken: bool) -> None:
         self.measured = asyncio.Event()

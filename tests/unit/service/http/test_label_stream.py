@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.core.errors import LogError, MemoryFull, NotReady, Overloaded
+from service.core.processes.quick_switches import QuickSwitches
 from service.core.types import NewLabel
 from service.engine.writing.operations import Written, WrittenLabel
 from service.http import label_stream
@@ -120,7 +121,7 @@ def stream(
     answer = LabelStream(
         model=label_model(settings),
         read=lambda body: body.to_label(),
-        side_thread=SideThread(),
+        side_thread=SideThread(QuickSwitches()),
         apply=writer.apply,
         draining=draining,
         limits=settings,

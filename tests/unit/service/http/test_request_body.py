@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.errors import MalformedRequest, TooManyBytes, UnsupportedCoding
+from service.core.processes.quick_switches import QuickSwitches
 from service.http.request_body import (
     MOST_MEMBERS,
     PIECE_BYTES,
@@ -61,7 +62,7 @@ def test_calls_come_one_after_the_other_with_a_rest_between_them() -> None:
         return threading.current_thread().name
 
     async def run() -> list[str]:
-        thread = SideThread()
+        thread = SideThread(QuickSwitches())
         return await asyncio.gather(*(thread.run_if(True, work) for _ in range(3)))
 
     assert len(set(asyncio.run(run()))) == 1
