@@ -29,9 +29,9 @@ from service.core.prediction.predictor import (
     QueryCache,
     Readings,
     Searched,
-    Stopwatch,
     texts_of,
 )
+from service.core.prediction.ranking import Stopwatch
 from service.core.prediction.reranking.reranker import open_reranker
 from service.core.types import Doubles, Floats, PredictOptions, Reading, Role, Rows
 from training.checkpoints.trained_texts import TrainedTexts

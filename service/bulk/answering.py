@@ -16,13 +16,12 @@ from service.core.memory.view import View
 from service.core.prediction.predictor import (
     AttendedItems,
     Predictor,
-    Stopwatch,
     as_answered,
     explained_items,
     explained_rules,
     texts_of,
 )
-from service.core.prediction.ranking import Ranking
+from service.core.prediction.ranking import Ranking, Stopwatch
 from service.core.types import Floats, Prediction, PredictOptions, Reading
 from service.engine.loaded_bundle import LoadedBundle
 from service.http.answers import KeywordAnswer, ResultAnswer

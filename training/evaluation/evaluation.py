@@ -20,7 +20,8 @@ from service.core.label_filter import LabelFilter
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.prediction.many_queries import LabelOrder, RankedLabels
-from service.core.prediction.predictor import Predictor, Stopwatch, texts_of, voting_kind
+from service.core.prediction.predictor import Predictor, texts_of, voting_kind
+from service.core.prediction.ranking import Stopwatch
 from service.core.prediction.reranking.reranker import (
     Reranker,
     candidates_of,

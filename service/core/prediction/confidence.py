@@ -10,6 +10,7 @@ Shapes: k ranked labels of one query, F features, H hidden units.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from service.core.bundle.manifest import ConfidenceFacts, Manifest
 from service.core.errors import BundleUnsupported
 from service.core.lexical.words import words_of
 from service.core.memory.view import View
-from service.core.prediction.ranking import Ranking
+from service.core.prediction.ranking import Ranking, SearchedQuery
 from service.core.text_identity import identity
 from service.core.types import Doubles, Reading, ScoreKind
 
@@ -108,6 +109,47 @@ class Confidence:
 def _within(most: float, numbers: Doubles) -> Doubles:
     """Return the nearest numbers from `-most` to `most`, in half the time of `np.clip`."""
     return np.minimum(np.maximum(numbers, -most), most)
+
+
+@dataclass(frozen=True, slots=True)
+class Confident:
+    """Gives each label its confidence, if the bundle has those of this kind of score."""
+
+    confidence: Mapping[ScoreKind, Confidence]
+
+    def wants(self, count: int) -> int:
+        """Return `count`."""
+        return count
+
+    def apply(self, ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+        """Return the same labels with confidences."""
+        confidence = self.confidence.get(ranking.score_kind)
+        if confidence is None or not ranking.columns:
+            return ranking
+        by_score = ranking.by_score()
+        found = confidence.of(features_of(query.view, query.reading, by_score)).tolist()
+        if by_score is not ranking:
+            of_place = dict(zip(by_score.places, found, strict=True))
+            found = [of_place[place] for place in ranking.places]
+        return ranking._replace(confidences=found)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidentEnough:
+    """Leaves out labels of less than `least` confidence, unless the labels have none."""
+
+    least: float
+
+    def wants(self, count: int) -> int:
+        """Return `count`: labels that are left out are not replaced."""
+        return count
+
+    def apply(self, ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+        """Return the labels that are sure enough."""
+        if ranking.confidences is None:
+            return ranking
+        sure = enumerate(ranking.confidences)
+        return ranking.only([place for place, of in sure if of is not None and of >= self.least])
 
 
 def open_confidence(facts: Manifest) -> Mapping[ScoreKind, Confidence]:

@@ -8,9 +8,35 @@ Shapes: n ranked labels, d dimensions.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from service.core.prediction.ranking import Ranking, SearchedQuery
 from service.core.types import Doubles, Floats
+
+MOST_DIVERSE = 100  # labels of one query among which diversity chooses
+
+
+@dataclass(frozen=True, slots=True)
+class Diverse:
+    """Puts labels that are like better ones later."""
+
+    diversity: float  # 0: by score alone; 1: each next label is the one least like others
+
+    def wants(self, count: int) -> int:
+        """Return the number of labels to choose from."""
+        return max(count, MOST_DIVERSE)
+
+    def apply(self, ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+        """Return the `count` labels with the greatest marginal relevance, in this order."""
+        columns = np.array(ranking.columns, np.int64)
+        keys = query.view.label_keys(columns).astype(np.float32)
+        scores = np.array(ranking.scores, np.float64)
+        if ranking.boosts is not None:
+            scores *= np.array(ranking.boosts)
+        chosen = maximal_marginal_relevance(scores, keys, diversity=self.diversity, count=count)
+        return ranking.only(chosen)
 
 
 def maximal_marginal_relevance(

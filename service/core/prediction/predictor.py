@@ -2,20 +2,17 @@
 
 A misspelled query is first read as it may be meant. If it has several readings, all of them are
 searched, and the reading whose best label gets the most votes is answered. With an item memory, a
-query's vector is fused with items between encoding and retrieval. With a reranker, trees reorder
-the best labels.
+query's vector is fused with items between encoding and retrieval. The stages of `stages_of` then
+change the ranking of the votes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from heapq import nsmallest
 from itertools import islice, repeat
 from operator import attrgetter
 from threading import Lock
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -30,10 +27,22 @@ from service.core.lexical.spelling import readings
 from service.core.lexical.words import TypedQuery
 from service.core.memory.shards import FoundRows
 from service.core.memory.view import View
-from service.core.prediction.confidence import Confidence, features_of
-from service.core.prediction.diversity import maximal_marginal_relevance
-from service.core.prediction.ranking import Ranker, Ranking, open_ranker
-from service.core.prediction.reranking.reranker import Reranker
+from service.core.prediction.confidence import Confidence, Confident, ConfidentEnough
+from service.core.prediction.diversity import Diverse
+from service.core.prediction.match_types import OfTypes
+from service.core.prediction.pins import pinned_in
+from service.core.prediction.ranking import (
+    Ranker,
+    Ranking,
+    SearchedQuery,
+    Stage,
+    Stages,
+    Stopwatch,
+    Votes,
+    open_ranker,
+    ranked,
+)
+from service.core.prediction.reranking.reranker import Reranked, Reranker
 from service.core.prediction.scoring import places
 from service.core.prediction.steering import (
     Only,
@@ -60,9 +69,6 @@ from service.core.types import (
 )
 
 EVIDENCE_ROWS = 10  # the most rows that explain one keyword
-MOST_TYPED = 20_000  # labels of one query that may have the match types of a request
-MOST_DIVERSE = 100  # labels of one query among which diversity chooses
-MOST_READ = 1_000  # of these, the best that are compared even if they have other words
 MOST_READ_AGAIN = 3  # times that a query is read for filters of rules; then it stays as typed
 _DEEPER = 4  # times as many rows, if those found vote for too few labels
 
@@ -103,27 +109,12 @@ class QueryCache:
 AttendedItems = tuple[FusedItem, ...] | None  # of one query, as in `Prediction`
 
 
-class Stopwatch:
-    """Measures seconds by stage."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self.seconds: dict[str, float] = {}
-        self._within = 0.0  # seconds of stages nested in the current one
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Time a block as stage `name`, without the stages nested in it."""
-        start, before, self._within = perf_counter(), self._within, 0.0
-        try:
-            yield
-        finally:
-            seconds = perf_counter() - start
-            self.seconds[name] = self.seconds.get(name, 0.0) + seconds - self._within
-            self._within = before + seconds
-
-
 Readings = tuple[Reading, ...]  # what one query may mean, at least one
+
+
+def as_typed(query: str) -> Readings:
+    """Return a query as it was typed, the only thing that it may mean."""
+    return (Reading(query=query, text=query),)
 
 
 def texts_of(readings: Sequence[Readings]) -> list[str]:
@@ -156,6 +147,23 @@ class Searched:
             places=self.places[queries],
             partial=self.partial,
         )
+
+    def queries(self, view: View, watch: Stopwatch) -> Iterator[SearchedQuery]:
+        """Yield the queries one by one, as stages read them."""
+        for reading, vector, similarities, rows in zip(
+            self.readings, self.vectors, self.similarities, self.rows, strict=True
+        ):
+            if len(rows) and rows[-1] < 0:  # missing rows (-1) are at the end
+                count = np.count_nonzero(rows >= 0)
+                similarities, rows = similarities[:count], rows[:count]
+            yield SearchedQuery(
+                view=view,
+                reading=reading,
+                vector=vector,
+                similarities=similarities,
+                rows=rows,
+                watch=watch,
+            )
 
     def chosen(self, places: Sequence[int]) -> Searched:
         """Return the readings at `places`."""
@@ -199,16 +207,20 @@ class Predictor:
     def predict(self, view: View, queries: Sequence[str], options: PredictOptions) -> Answer:
         """Answer `queries` from `view`, with texts and, on request, evidence."""
         watch = Stopwatch()
-        searched, items = self._searched(view, queries, options, watch)
+        read = self.read(view, queries, options, watch)
+        searched, items = self._searched(view, read, options, watch)
         with watch.stage("score"):
             predictions = self.predictions(view, searched, options, items, watch)
         return Answer(version=view.version, predictions=predictions, seconds=watch.seconds)
 
     def _searched(
-        self, view: View, queries: Sequence[str], options: PredictOptions, watch: Stopwatch
+        self,
+        view: View,
+        readings: Sequence[Readings],
+        options: PredictOptions,
+        watch: Stopwatch,
     ) -> tuple[Searched, Sequence[AttendedItems]]:
-        """Read, encode, fuse and search queries; returns also the items of all readings."""
-        readings = self.read(view, queries, options, watch)
+        """Encode, fuse and search queries; returns also the items of all readings."""
         fused = self.fuse(view, self.encode(texts_of(readings), watch), options, watch)
         with watch.stage("retrieve"):
             searched = self.search(view, readings, fused.vectors, options)
@@ -248,7 +260,7 @@ class Predictor:
     ) -> list[Readings]:
         """Return what each query may mean, or the query itself if the options correct nothing."""
         if not options.spelling:
-            return [(Reading(query=query, text=query),) for query in queries]
+            return [as_typed(query) for query in queries]
         with watch.stage("spell"):
             return [readings(view.lexicon, query) for query in queries]
 
@@ -296,7 +308,7 @@ class Predictor:
         `vectors` [T, d] belong to the texts of all readings.
         """
         read = [reading for of_query in readings for reading in of_query]
-        found = self._found(view, read, vectors, options)
+        found = self._found(view, read, vectors, options, depth=options.depth)
         searched = Searched(
             readings=read,
             vectors=vectors,
@@ -310,7 +322,13 @@ class Predictor:
         return searched.chosen(self._best_places(view, searched, map(len, readings), options))
 
     def _found(
-        self, view: View, read: Sequence[Reading], vectors: Floats, options: PredictOptions
+        self,
+        view: View,
+        read: Sequence[Reading],
+        vectors: Floats,
+        options: PredictOptions,
+        *,
+        depth: int,
     ) -> FoundRows:
         """Return the similarities and rows of texts, [T, b] or more, that may vote for them.
 
@@ -320,25 +338,30 @@ class Predictor:
         first = view.search(
             [reading.text for reading in read],
             vectors,
-            depth=options.depth,
+            depth=depth,
             kind=voting_kind(options.memorization),
             exact=options.exact,
             words=options.words,
             covered=options.match is not None and "broad" not in options.match,
         )
         similarities, rows = first.similarities, first.rows
-        if view.labels.kept is None or options.depth >= view.rows:
+        if view.labels.kept is None or depth >= view.rows:
             return first
         wanted = min(options.top_k, len(view.labels))
         short = [
             place
             for place, found in enumerate(rows)
-            if np.count_nonzero(found >= 0) >= options.depth and not _vote_for(view, found, wanted)
+            if np.count_nonzero(found >= 0) >= depth and not _vote_for(view, found, wanted)
         ]
         if not short:
             return first
-        deeper = replace(options, depth=min(_DEEPER * options.depth, view.rows))
-        further = self._found(view, [read[place] for place in short], vectors[short], deeper)
+        further = self._found(
+            view,
+            [read[place] for place in short],
+            vectors[short],
+            options,
+            depth=min(_DEEPER * depth, view.rows),
+        )
         width = max(rows.shape[1], further.rows.shape[1])
         similarities, rows = pad(similarities, rows, count=width)
         similarities[short], rows[short] = pad(further.similarities, further.rows, count=width)
@@ -351,12 +374,14 @@ class Predictor:
 
         The best label of the best one gets the most votes; the first one wins ties.
         """
-        first, chosen, best_label = 0, [], replace(options, top_k=1)
+        votes, stages = self._votes(options), self.stages_of(options).of(OfTypes)
+        queries, chosen, first = list(searched.queries(view, Stopwatch())), list[int](), 0
         for count in counts:
             scores = [0.0]
             if count > 1:
-                of_query = searched.part(slice(first, first + count))
-                rankings = self._vote(view, of_query, best_label)
+                rankings = [
+                    ranked(votes, stages, query, 1) for query in queries[first : first + count]
+                ]
                 scores = [max(ranking.scores, default=0.0) for ranking in rankings]
             chosen.append(first + scores.index(max(scores)))
             first += count
@@ -365,149 +390,80 @@ class Predictor:
     def rank(
         self, view: View, searched: Searched, options: PredictOptions, watch: Stopwatch
     ) -> Iterator[Ranking]:
-        """Yield the best labels of each query, ranked by votes, or by the reranker if requested.
-
-        Those of less than `min_confidence` are left out. With `diversity`, labels that are like
-        better ones come later. Rules of the view act on each query alone.
-        """
-        if not view.has_rules:
-            yield from self._ranked(view, searched, options, watch)
-            return
-        for place, reading in enumerate(searched.readings):
-            of_query = searched.part(slice(place, place + 1))
-            acting = view.rules.acting_on(reading.query, reading.text)
-            if not acting:
-                yield from self._ranked(view, of_query, options, watch)
-                continue
-            if any(rule.filter is not None for rule in acting):
-                steering, steered = self._narrowed(view, of_query, acting, options, watch)
+        """Yield the best labels of each query. Rules of the view act on each query alone."""
+        votes, stages = self._votes(options), self.stages_of(options)
+        for query in searched.queries(view, watch):
+            acting: Sequence[Rule] = ()
+            if view.has_rules:
+                acting = view.rules.acting_on(query.reading.query, query.reading.text)
+            if acting:
+                yield self._steered(query, acting, stages, options)
             else:
-                steering, steered = self._steerings.of(view, acting), of_query
-            if options.explain:
-                [without] = self._ranked(view, of_query, options, watch)
-                steering = replace(steering, without=without.columns)
-            yield self._steered(steering, steered, options, watch)
+                yield ranked(votes, stages.all, query, options.top_k)
+
+    def _votes(self, options: PredictOptions) -> Votes:
+        return Votes(self._ranker, tau=self._tau, memorization=options.memorization)
+
+    def stages_of(self, options: PredictOptions) -> Stages:
+        """Return the stages of a request, in order."""
+        scoring, choosing = list[Stage](), list[Stage]()
+        if options.match is not None:
+            scoring.append(OfTypes(options.match))
+        if self._reranker is not None and options.candidates:
+            scoring.append(Reranked(self._reranker, options.candidates))
+        if self._confidence:
+            scoring.append(Confident(self._confidence))
+        if options.min_confidence:
+            choosing.append(ConfidentEnough(options.min_confidence))
+        if options.diversity:
+            choosing.append(Diverse(options.diversity))
+        return Stages(scoring, choosing)
+
+    def _steered(
+        self,
+        query: SearchedQuery,
+        acting: Sequence[Rule],
+        stages: Stages,
+        options: PredictOptions,
+    ) -> Ranking:
+        """Return the ranking of a query on which rules act."""
+        votes, top_k = self._votes(options), options.top_k
+        without: Sequence[int] = ()
+        if options.explain:
+            without = ranked(votes, stages.all, query, top_k).columns
+        if any(rule.filter is not None for rule in acting):
+            steering, query = self._narrowed(query, acting, options)
+        else:
+            steering = self._steerings.of(query.view, acting)
+        steered, pinned = pinned_in(query, steering, stages, top_k)
+        ranking = ranked(votes, pinned, steered, top_k)
+        return ranking._replace(steering=replace(steering, without=without))
 
     def _narrowed(
-        self,
-        view: View,
-        searched: Searched,
-        acting: Sequence[Rule],
-        options: PredictOptions,
-        watch: Stopwatch,
-    ) -> tuple[Steering, Searched]:
+        self, query: SearchedQuery, acting: Sequence[Rule], options: PredictOptions
+    ) -> tuple[Steering, SearchedQuery]:
         """Read and search one query again among the labels that the filters of `acting` leave.
 
         So it is answered as with the same filters in the request. As it is then read, further rules
         may act, and others no longer.
         """
-        [reading], narrowed, attended = searched.readings, view, None
+        view, asked, watch = query.view, query.reading.query, query.watch
+        narrowed, attended = view, None
         filtering: dict[str, Rule] = {}
         turn = 0
         while new := {one.id: one for one in acting if one.filter and one.id not in filtering}:
             turn += 1
-            if turn > MOST_READ_AGAIN:
-                options = replace(options, spelling=False)
             filtering |= new
             narrowed = narrowed_by(view, filtering.values(), self._only)
-            searched, items = self._searched(narrowed, [reading.query], options, watch)
-            [reading], [place] = searched.readings, searched.places
-            attended = items[place]
-            acting = view.rules.acting_on(reading.query, reading.text)
+            again = turn <= MOST_READ_AGAIN
+            read = self.read(narrowed, [asked], options, watch) if again else [as_typed(asked)]
+            searched, items = self._searched(narrowed, read, options, watch)
+            attended = items[searched.places[0]]
+            [query] = searched.queries(narrowed, watch)
+            acting = view.rules.acting_on(asked, query.reading.text)
         rules = {rule.id: rule for rule in (*filtering.values(), *acting)}.values()
         steering = self._steerings.of(narrowed, sorted(rules, key=attrgetter("precedence")))
-        return replace(steering, again=(reading, attended)), searched
-
-    def _steered(
-        self, steering: Steering, searched: Searched, options: PredictOptions, watch: Stopwatch
-    ) -> Ranking:
-        """Return the ranking of one query on which rules act."""
-        view, pins = steering.view, steering.pins
-        if not pins:
-            [ranking] = self._ranked(view, searched, options, watch)
-            return ranking._replace(steering=steering)
-        if options.match is not None:
-            query = TypedQuery(searched.readings[0].text)
-            pins = {
-                position: column
-                for position, column in pins.items()
-                if query.match(*view.labels.texts_at(column)) in options.match
-            }
-        # At most `top_k` can be shown. The others answer nowhere else, as if they were hidden.
-        shown = {position: pins[position] for position in nsmallest(options.top_k, pins)}
-        hidden = set(steering.pins.values()).difference(shown.values())
-        labels = view.labels.without(list(hidden)) if hidden else view.labels
-        # All are ranked together, so that pinned labels have their own scores and confidences.
-        top_k = max(options.top_k, MOST_DIVERSE) if options.diversity else options.top_k
-        wide = replace(options, top_k=top_k + len(shown), diversity=0.0, min_confidence=0.0)
-        pinned = labels.first(list(shown.values()))
-        [ranking] = self._ranked(replace(view, labels=pinned), searched, wide, watch)
-        ranking = ranking.with_boosts(view.labels.boosts)
-        others = ranking.without(frozenset(shown.values()))
-        others = _confident_enough(others, options.min_confidence)
-        if options.diversity:
-            others = _diverse(view, others, options)
-        ranking = ranking.with_pins(shown, others.columns, count=options.top_k)
-        return ranking._replace(steering=steering)
-
-    def _ranked(
-        self, view: View, searched: Searched, options: PredictOptions, watch: Stopwatch
-    ) -> Iterator[Ranking]:
-        """Yield what `rank` does, without rules."""
-        if options.diversity:
-            most = replace(options, top_k=max(options.top_k, MOST_DIVERSE), diversity=0.0)
-            for ranking in self._ranked(view, searched, most, watch):
-                yield _diverse(view, ranking, options)
-            return
-        reranked = self._reranked(view, searched, options, watch)
-        for reading, ranking in zip(searched.readings, reranked, strict=True):
-            yield self._confident(view, reading, ranking, options)
-
-    def _confident(
-        self, view: View, reading: Reading, ranking: Ranking, options: PredictOptions
-    ) -> Ranking:
-        """Return a ranking with confidences, if the bundle has them, of those that are enough."""
-        confidence = self._confidence.get(ranking.score_kind)
-        if confidence is None or not ranking.columns:
-            return ranking
-        by_score = ranking.by_score()
-        confidences = confidence.of(features_of(view, reading, by_score)).tolist()
-        if by_score is not ranking:
-            of_place = dict(zip(by_score.places, confidences, strict=True))
-            confidences = [of_place[place] for place in ranking.places]
-        ranking = ranking._replace(confidences=confidences)
-        return _confident_enough(ranking, options.min_confidence)
-
-    def _reranked(
-        self, view: View, searched: Searched, options: PredictOptions, watch: Stopwatch
-    ) -> Iterator[Ranking]:
-        top_k, reranker = options.top_k, self._reranker
-        if reranker is None or not options.candidates:
-            yield from self._vote(view, searched, options)
-            return
-        first = self._vote(view, searched, replace(options, top_k=max(top_k, options.candidates)))
-        boosts = view.labels.boosts
-        for reading, vector, ranking in zip(
-            searched.readings, searched.vectors, first, strict=True
-        ):
-            with watch.stage("rerank"):
-                count = top_k if boosts is None else len(ranking.columns)
-                by_score = ranking.by_score()
-                ranking = reranker.rerank(view, reading.text, vector, by_score, top_k=count)
-            yield ranking.boosted(boosts).first(top_k)
-
-    def _vote(self, view: View, searched: Searched, options: PredictOptions) -> Iterator[Ranking]:
-        voted = options if options.match is None else replace(options, top_k=MOST_TYPED)
-        for reading, similarities, rows in zip(
-            searched.readings, searched.similarities, searched.rows, strict=True
-        ):
-            if len(rows) and rows[-1] < 0:  # missing rows (-1) are at the end
-                count = np.count_nonzero(rows >= 0)
-                similarities, rows = similarities[:count], rows[:count]
-            ranking = self._ranker.rank(
-                view, rows=rows, similarities=similarities, tau=self._tau, options=voted
-            )
-            yield ranking if options.match is None else _of_types(view, reading, ranking, options)
+        return replace(steering, again=(query.reading, attended)), query
 
     def keywords(
         self, view: View, reading: Reading, ranking: Ranking, options: PredictOptions
@@ -564,41 +520,6 @@ def explained_rules(view: View, ranking: Ranking, options: PredictOptions) -> di
         "rules": tuple(rule.id for rule in steering.rules),
         "without_rules": tuple(map(view.labels.id_at, steering.without)),
     }
-
-
-def _confident_enough(ranking: Ranking, least: float) -> Ranking:
-    """Return the labels of at least this confidence; all, if they have none."""
-    if not least or ranking.confidences is None:
-        return ranking
-    confident = enumerate(ranking.confidences)
-    return ranking.only([place for place, of in confident if of is not None and of >= least])
-
-
-def _of_types(view: View, reading: Reading, ranking: Ranking, options: PredictOptions) -> Ranking:
-    """Return the `top_k` labels of a ranking that match the query as the options ask for."""
-    assert options.match is not None
-    query, rows = TypedQuery(reading.text), np.zeros(0, np.int64)
-    if "broad" not in options.match:
-        rows = view.covered_labels(reading.text)
-    covered = set(view.votes(rows)[0].tolist())
-    typed = (
-        place
-        for place, column in enumerate(ranking.columns)
-        if (place < MOST_READ or column in covered)
-        and query.match(*view.labels.texts_at(column)) in options.match
-    )
-    return ranking.only(list(islice(typed, options.top_k)))
-
-
-def _diverse(view: View, ranking: Ranking, options: PredictOptions) -> Ranking:
-    """Return the `top_k` labels of a ranking by their maximal marginal relevance."""
-    keys = view.label_keys(np.array(ranking.columns, np.int64)).astype(np.float32)
-    scores = np.array(ranking.scores, np.float64)
-    if ranking.boosts is not None:
-        scores *= np.array(ranking.boosts)
-    return ranking.only(
-        maximal_marginal_relevance(scores, keys, diversity=options.diversity, count=options.top_k)
-    )
 
 
 def _vote_for(view: View, rows: Rows, count: int) -> bool:

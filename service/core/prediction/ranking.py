@@ -7,6 +7,10 @@ label's votes in the order of the keys, so their scores are equal to the last bi
 Subtle: the call keeps the interpreter's lock, because it takes only about twenty microseconds. A
 thread that releases the lock waits up to the switch interval of 5 ms to get it back.
 
+Stages then change the ranking. Each says how many labels it wants from the one before it, asked
+backwards once, and then does its work, forwards. A request that does not ask for a capability, or
+a bundle without it, has no such stage in its list (`Predictor.stages_of`).
+
 Shapes: b retrieved keys of one query, n votes, k labels.
 """
 
@@ -15,9 +19,12 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +40,7 @@ from service.core.prediction.scoring import (
     value_weights,
 )
 from service.core.prediction.steering import Steering
-from service.core.types import Doubles, Floats, PredictOptions, Rows, ScoreKind
+from service.core.types import Doubles, Floats, Reading, Rows, ScoreKind
 
 LIBRARY = Path(__file__).with_name("libvotes.so")
 _ROOM_FOR_TIES = 32  # the first call has room for this many labels beyond top_k
@@ -153,7 +160,8 @@ class NumpyRanker:
         rows: Rows,
         similarities: Floats,
         tau: float,
-        options: PredictOptions,
+        memorization: float,
+        top_k: int,
     ) -> Ranking:
         """Rank the labels that `rows` [b] vote for.
 
@@ -163,7 +171,7 @@ class NumpyRanker:
         weights = value_weights(
             weights=retriever_distribution(similarities=similarities, tau=tau),
             is_instance=view.is_instance(rows),
-            memorization=options.memorization,
+            memorization=memorization,
         )
         labels, votes_per_key, vote_weights = view.weighted_votes(rows)
         columns, scores = predictive_scores(
@@ -177,9 +185,9 @@ class NumpyRanker:
         ranked, boosts = scores, view.labels.boosts
         if boosts is not None:
             ranked = np.array(_times_boosts(scores.tolist(), columns.tolist(), boosts))
-        best = best_candidates(scores=ranked, top_k=options.top_k)
+        best = best_candidates(scores=ranked, top_k=top_k)
         found = columns[best].tolist(), scores[best].tolist()
-        best_columns, best_scores = _best(*found, labels=view.labels, top_k=options.top_k)
+        best_columns, best_scores = _best(*found, labels=view.labels, top_k=top_k)
         return Ranking(
             columns=best_columns,
             scores=best_scores,
@@ -253,10 +261,11 @@ class CompiledRanker:
         rows: Rows,
         similarities: Floats,
         tau: float,
-        options: PredictOptions,
+        memorization: float,
+        top_k: int,
     ) -> Ranking:
         """Rank like `NumpyRanker.rank`, with equal results to the last bit."""
-        b, top_k = len(rows), options.top_k
+        b = len(rows)
         exponentials = np.true_divide(similarities, tau, dtype=np.float64)
         if b:
             exponentials -= exponentials[0]
@@ -275,7 +284,7 @@ class CompiledRanker:
         while True:
             columns, scores = (ctypes.c_int32 * room)(), (ctypes.c_double * room)()
             found = self._best(
-                *(matrix.address, *keys, options.memorization, *others),
+                *(matrix.address, *keys, memorization, *others),
                 *(top_k, room, columns, scores, weights),
             )
             if found == _OUT_OF_MEMORY:
@@ -393,3 +402,115 @@ def _learned(view: View, rows: Rows) -> tuple[bytes | int | None, ...]:
 def _bytes(array: NDArray[Any], dtype: type[np.generic]) -> bytes:
     """Return a copy for C, because asking numpy for a small array's address takes longer."""
     return array.astype(dtype, copy=False).tobytes()
+
+
+# The stages of a ranking ---------------------------------------------------------------------
+
+
+class Stopwatch:
+    """Measures seconds by stage."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.seconds: dict[str, float] = {}
+        self._within = 0.0  # seconds of stages nested in the current one
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a block as stage `name`, without the stages nested in it."""
+        start, before, self._within = perf_counter(), self._within, 0.0
+        try:
+            yield
+        finally:
+            seconds = perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds - self._within
+            self._within = before + seconds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SearchedQuery:
+    """One query as it was read, with its vector [d] and what was found for it in `view`.
+
+    The `similarities` [b] of its keys, the `rows` [b], are descending.
+    """
+
+    view: View
+    reading: Reading
+    vector: Floats
+    similarities: Floats
+    rows: Rows
+    watch: Stopwatch
+
+
+AStage = TypeVar("AStage", bound="Stage")
+
+
+class Stage(Protocol):
+    """One step from votes to keywords."""
+
+    def wants(self, count: int) -> int:
+        """Return how many labels must come in, so that `count` can go out."""
+
+    def apply(self, ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+        """Return a ranking of at most `count` labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Votes:
+    """What begins a ranking: the labels with the most votes of the retrieved keys."""
+
+    ranker: Ranker
+    tau: float
+    memorization: float
+
+    def ranking(self, query: SearchedQuery, count: int) -> Ranking:
+        """Return the `count` best labels."""
+        return self.ranker.rank(
+            query.view,
+            rows=query.rows,
+            similarities=query.similarities,
+            tau=self.tau,
+            memorization=self.memorization,
+            top_k=count,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages of a request: those that score labels, then those that choose among them.
+
+    Rules pin labels in between: pinned ones have scores, and nothing leaves them out.
+    """
+
+    scoring: Sequence[Stage]
+    choosing: Sequence[Stage]
+
+    @property
+    def all(self) -> Sequence[Stage]:
+        """All stages, if nothing is pinned."""
+        return (*self.scoring, *self.choosing)
+
+    def of(self, kind: type[AStage]) -> Sequence[AStage]:
+        """Return the stages of one kind."""
+        return [stage for stage in self.all if isinstance(stage, kind)]
+
+
+def wanted(stages: Sequence[Stage], count: int) -> list[int]:
+    """Return how many labels each stage gets, and last how many leave them: `count`."""
+    counts = [count]
+    for stage in reversed(stages):
+        counts.append(stage.wants(counts[-1]))
+    return counts[::-1]
+
+
+def applied(stages: Sequence[Stage], ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+    """Return what the stages make of a ranking with as many labels as they want."""
+    for stage, leaving in zip(stages, wanted(stages, count)[1:], strict=True):
+        ranking = stage.apply(ranking, query, leaving)
+    return ranking
+
+
+def ranked(votes: Votes, stages: Sequence[Stage], query: SearchedQuery, count: int) -> Ranking:
+    """Return the ranking of a query after all stages."""
+    first = votes.ranking(query, wanted(stages, count)[0])
+    return applied(stages, first, query, count)

@@ -32,10 +32,10 @@ from service.core.prediction.predictor import (
     AttendedItems,
     Readings,
     Searched,
-    Stopwatch,
     explained_items,
     texts_of,
 )
+from service.core.prediction.ranking import Stopwatch
 from service.core.processes.quick_switches import QuickSwitches
 from service.core.types import Answer, Floats, Prediction, PredictOptions
 from service.engine.loaded_bundle import LoadedBundle

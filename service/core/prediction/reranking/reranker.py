@@ -9,6 +9,7 @@ Shapes: k candidates and n ranked labels of a query (n >= k), F features, L labe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from service.core.encoding.onnx_session import open_session
 from service.core.errors import BundleAltered, BundleUnsupported
 from service.core.memory.view import View
 from service.core.prediction.many_queries import LabelOrder, RankedLabels
-from service.core.prediction.ranking import Ranking, in_order
+from service.core.prediction.ranking import Ranking, SearchedQuery, in_order
 from service.core.prediction.reranking.features import (
     FEATURES,
     CandidateLabels,
@@ -116,6 +117,31 @@ class Reranker:
         slope, intercept = self._facts.slope, self._facts.intercept
         sums = self._trees.scores(features)
         return continued(probabilities(sums, slope=slope, intercept=intercept), ranked.scores)
+
+
+@dataclass(frozen=True, slots=True)
+class Reranked:
+    """Ranks the best labels again, by the probabilities of a reranker."""
+
+    reranker: Reranker
+    candidates: int
+
+    def wants(self, count: int) -> int:
+        """Return the number of labels to rank."""
+        return max(count, self.candidates)
+
+    def apply(self, ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+        """Return the `count` best labels by their probability, times their boost."""
+        boosts = query.view.labels.boosts
+        with query.watch.stage("rerank"):
+            ranking = self.reranker.rerank(
+                query.view,
+                query.reading.text,
+                query.vector,
+                ranking.by_score(),
+                top_k=count if boosts is None else len(ranking.columns),
+            )
+        return ranking.boosted(boosts).first(count)
 
 
 def probabilities(sums: Doubles, *, slope: float, intercept: float) -> Doubles:

@@ -92,7 +92,8 @@ def test_known_words_count_alike_with_and_without_spelling(view: View, query: st
         rows=np.arange(2),
         similarities=np.ones(2, np.float32),
         tau=0.1,
-        options=PredictOptions(),
+        memorization=PredictOptions().memorization,
+        top_k=10,
     )
     [reading, *_] = readings(view.lexicon, query)
     unread = replace(reading, known=frozenset())
@@ -110,7 +111,8 @@ def test_the_row_of_a_known_query_tells_its_labels_from_others(view: View) -> No
             rows=np.arange(2),
             similarities=np.ones(2, np.float32),
             tau=0.1,
-            options=PredictOptions(),
+            memorization=PredictOptions().memorization,
+            top_k=10,
         )
         ._replace(columns=[own, other], scores=[0.6, 0.4], places=range(2))
     )

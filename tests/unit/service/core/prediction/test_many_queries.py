@@ -12,8 +12,8 @@ from service.core.prediction.many_queries import (
     rank_labels,
     retriever_distributions,
 )
-from service.core.prediction.predictor import Predictor, Searched, Stopwatch
-from service.core.prediction.ranking import NumpyRanker
+from service.core.prediction.predictor import Predictor, Searched
+from service.core.prediction.ranking import NumpyRanker, Stopwatch
 from service.core.types import Floats, PredictOptions, Reading, Rows
 from tests.support.tiny.encoder import TrigramEncoder
 

@@ -102,7 +102,14 @@ def live_rows(first: int, rows: list[LearnedRow]) -> LiveRows:
 def ranked(
     ranker: Ranker, view: View, rows: Rows, similarities: Floats, options: PredictOptions
 ) -> Ranking:
-    return ranker.rank(view, rows=rows, similarities=similarities, tau=TAU, options=options)
+    return ranker.rank(
+        view,
+        rows=rows,
+        similarities=similarities,
+        tau=TAU,
+        memorization=options.memorization,
+        top_k=options.top_k,
+    )
 
 
 @rankers

@@ -17,7 +17,8 @@ from service.core.errors import (
     KeymatchError,
 )
 from service.core.items.fusion import FusedQueries
-from service.core.prediction.predictor import Readings, Searched, Stopwatch
+from service.core.prediction.predictor import Readings, Searched
+from service.core.prediction.ranking import Stopwatch
 from service.core.types import Floats, Prediction, PredictOptions, Reading
 from service.engine.reading import read_path
 from service.engine.reading.read_path import Outcome, ViewWaiters, answer_batch
