@@ -41,7 +41,6 @@ LAB: Commands = {
     "peer": ("training.lab.commands.peer:peer", "Train and measure a system by others."),
     "compare": ("training.lab.commands.compare:compare", "Train and score a list of systems."),
     "report": ("training.lab.commands.report:report", "Compare scored runs on one page."),
-    "tables": ("training.lab.commands.tables:tables", "Write all results as Markdown tables."),
     "budget": ("training.lab.commands.budget:budget", "Measure smaller memories."),
     "robustness": (
         "training.lab.commands.robustness:robustness",

@@ -164,13 +164,6 @@ def test_the_tables_and_the_report_read_what_was_measured(folder: Path) -> None:
     runs = ("--run", folder / "oracle", folder / "guided", "--data", folder / "data")
     assert status_of(training, "robustness", *runs, "--out", group, "--seed", "1", "2") == 0
 
-    page = folder / "page.md"
-    assert status_of(training, "tables", "--input", group.parent, "--out", page) == 0
-    text = page.read_text()
-    for row in ("MOGIC (ngame) | guided", "ngame | alone", "oracle | oracle | predicted"):
-        assert f"| {row} |" in text
-    assert "](colours/robustness.png)" in text and str(folder) not in text
-
     out = folder / "report"
     places = ("--robustness", group / robustness.FILE, "--out", out)
     assert status_of(training, "report", *places) == 0

@@ -64,7 +64,6 @@ UNWRITABLE = [
     "training peer bm25 --data none --out OUT",
     "training compare own-data --data none --out OUT",
     "training report --run none --out OUT",
-    "training tables --input none --out OUT",
     "training split novel --data none --out OUT",
     "training score --bundle none --data none --json OUT",
     "training score-novel --bundle none --data none --json OUT",

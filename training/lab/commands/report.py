@@ -14,7 +14,7 @@ from training.lab import robustness as robustness_files
 from training.lab.report.runs import read_runs
 
 MANY_PATHS = Parameter(consume_multiple=True, negative=(), show_default=False)
-PAGE = "report.html"
+PAGE, TABLES = "report.html", "tables.md"
 
 
 def report(
@@ -26,7 +26,8 @@ def report(
 ) -> None:
     """Compare scored runs: tables, sweeps, paired t-tests, and checks of the paper's orderings.
 
-    Writes OUT/report.html, which loads no other file.
+    Writes OUT/report.html, which loads no other file. OUT/tables.md has the main tables of each
+    data set, in the form of training/lab/measured/README.md.
 
     Parameters
     ----------
@@ -43,7 +44,13 @@ def report(
     by_dataset = {} if (stream or robustness) and not run else read_runs(run)
     replayed = [replay.read(path) for path in stream]
     measured = [robustness_files.read(path) for path in robustness]
-    from training.lab.report.page import render, robustness_section, section_of, stream_section
+    from training.lab.report.page import (
+        markdown,
+        render,
+        robustness_section,
+        section_of,
+        stream_section,
+    )
 
     console = open_console()
     with console.status("drawing"):
@@ -51,8 +58,11 @@ def report(
         sections += [stream_section(replayed)] if replayed else []
         sections += [robustness_section(measured)] if measured else []
         page = render(sections)
+        tables = [line for one in by_dataset.items() for line in markdown(*one)]
     with new_folder(out) as temporary:
         (temporary / PAGE).write_text(page, encoding="utf-8")
+        if tables:
+            (temporary / TABLES).write_text("\n".join(tables), encoding="utf-8")
     datasets = [*by_dataset, *(one.dataset for one in replayed)]
     datasets += [one.dataset for one in measured]
     counts = [f"{sum(map(len, by_dataset.values()))} run(s)", f"{len(replayed)} stream(s)"]

@@ -38,7 +38,7 @@ def robustness(
     """Measure runs with true, predicted, missing and wrong metadata of the test queries.
 
     The counterpart of MOGIC's Tables 6, 8 and 9. A run that reads no metadata, such as one that an
-    oracle guided, is measured once. Writes robustness.json, which `tables` and `report` read, and
+    oracle guided, is measured once. Writes robustness.json, which `report` reads, and
     robustness.png.
 
     Parameters

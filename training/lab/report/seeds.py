@@ -31,17 +31,11 @@ class SeededRun:
         return {seed: value for seed, value in found.items() if value is not None}
 
 
-def spread(values: Sequence[float], mean: str = ".2f") -> str:
+def spread(values: Sequence[float]) -> str:
     """Format the mean and sample standard deviation of several values; "" for a single one."""
     if len(values) < 2:
         return ""
-    return f"{np.mean(values):{mean}} ± {percent(float(np.std(values, ddof=1)))}"
-
-
-def difference(one: SeededRun, other: SeededRun, figure: Figure) -> str:
-    """Format mean and deviation of two runs' difference in a figure, over their common seeds."""
-    ours, theirs = one.figures(figure), other.figures(figure)
-    return spread([ours[seed] - theirs[seed] for seed in ours if seed in theirs], "+.2f")
+    return f"{percent(float(np.mean(values)))} ± {percent(float(np.std(values, ddof=1)))}"
 
 
 def with_memory(metric: str) -> Figure:
