@@ -42,10 +42,6 @@ LAB: Commands = {
     "compare": ("training.lab.commands.compare:compare", "Train and score a list of systems."),
     "report": ("training.lab.commands.report:report", "Compare scored runs on one page."),
     "budget": ("training.lab.commands.budget:budget", "Measure smaller memories."),
-    "robustness": (
-        "training.lab.commands.robustness:robustness",
-        "Measure runs with missing and wrong metadata.",
-    ),
     "split": ("training.lab.commands.split:app", "Split data sets as in the papers' experiments."),
     "score-novel": (
         "training.lab.commands.score_novel:score_novel",

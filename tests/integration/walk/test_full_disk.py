@@ -68,7 +68,6 @@ UNWRITABLE = [
     "training score --bundle none --data none --json OUT",
     "training score-novel --bundle none --data none --json OUT",
     "training budget --encoder none --data none --json OUT",
-    "training robustness --run none --data none --out OUT",
     "training simulate stream --bundle none --data none --json OUT",
     "export encoder --encoder none --data none --out OUT",
     "export bundle --encoder none --data none --out OUT",

@@ -1,4 +1,4 @@
-"""The report's HTML page: a section for each data set, stream and file of `robustness`.
+"""The report's HTML page: a section for each data set and stream.
 
 The main tables of a data set are also written as Markdown, for training/lab/measured/README.md.
 """
@@ -19,11 +19,9 @@ from training.lab.replay import ReplayResult
 from training.lab.report import significance, tables
 from training.lab.report.orderings import orderings
 from training.lab.report.plots import plane
-from training.lab.report.robustness_tables import robustness_parts
 from training.lab.report.runs import Run
 from training.lab.report.seeds import seed_lines, seed_table
 from training.lab.report.tables import Part, Table, bucket_table, devices, run_table
-from training.lab.robustness import Robustness
 
 LONGEST_TEXT = 240  # characters of a query or keyword
 
@@ -254,16 +252,6 @@ def stream_section(streams: Sequence[ReplayResult]) -> Section:
             words = f"Recall of novel labels by {what}."
             parts.append(Part(title=title, words=words, table=bucket_table(what, buckets)))
     return Section(title="Novel labels in traffic", parts=parts)
-
-
-def robustness_section(documents: Sequence[Robustness]) -> Section:
-    """Show how much missing and wrong links of the test queries cost."""
-    parts = [
-        Part(title=document.dataset, words=part.words, table=part.table)
-        for document in documents
-        for part in robustness_parts(document)
-    ]
-    return Section(title="Missing and wrong metadata", parts=parts)
 
 
 def render(sections: Sequence[Section]) -> str:
