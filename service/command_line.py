@@ -26,12 +26,6 @@ from service.core.files.atomic import REFUSALS, disk_refusal
 CACHE_VARIABLE, DEFAULT_CACHE = "KEYMATCH_CACHE", Path("~/.cache/keymatch")
 CacheOption = Annotated[Path, Parameter(env_var=CACHE_VARIABLE)]
 STATE_VARIABLE = "KEYMATCH_STATE"  # replaces --state, which other users of the machine can read
-# Renamed options: command -> old name -> new name.
-RENAMED = {
-    "compare": {"--queries": "--input"},
-    "report": {"--runs": "--run"},
-    "fit": {"--from": "--encoder"},
-}
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 OURS = ("service", "training", "export")
 SERVING = ("faiss", "onnxruntime")  # packages of the extra `cpu`; others have their own extras
@@ -69,7 +63,7 @@ def run(app: App, arguments: Sequence[str] | None = None) -> int:
     No command's help needs an extra. A command whose extra is missing is refused before it begins;
     the message says how to install it.
     """
-    tokens = _by_todays_names(sys.argv[1:] if arguments is None else arguments)
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with signals_handled(_raise):
             result = _called(app, tokens)
@@ -174,15 +168,6 @@ def _standing_in() -> Iterator[list[str]]:
         yield stand_ins.missing
     finally:
         sys.meta_path.remove(stand_ins)
-
-
-def _by_todays_names(tokens: Sequence[str]) -> list[str]:
-    """Return a command line's tokens with renamed options under their new names."""
-    names: dict[str, str] = {}
-    for word in tokens[:2]:  # a command, or a group and its command
-        names.update(RENAMED.get(word, {}))
-    parts = (token.partition("=") for token in tokens)
-    return [names.get(name, name) + equals + value for name, equals, value in parts]
 
 
 def _show_whole_help(app: App, tokens: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 from cyclopts import App
 
@@ -41,12 +42,7 @@ LAB: Commands = {
     "peer": ("training.lab.commands.peer:peer", "Train and measure a system by others."),
     "compare": ("training.lab.commands.compare:compare", "Train and score a list of systems."),
     "report": ("training.lab.commands.report:report", "Compare scored runs on one page."),
-    "tables": ("training.lab.commands.tables:tables", "Write all results as Markdown tables."),
     "budget": ("training.lab.commands.budget:budget", "Measure smaller memories."),
-    "robustness": (
-        "training.lab.commands.robustness:robustness",
-        "Measure runs with missing and wrong metadata.",
-    ),
     "split": ("training.lab.commands.split:app", "Split data sets as in the papers' experiments."),
     "score-novel": (
         "training.lab.commands.score_novel:score_novel",
@@ -54,6 +50,16 @@ LAB: Commands = {
     ),
     "simulate": ("training.lab.commands.simulate:app", "Replay data sets as traffic."),
 }
+
+
+def lab_commands() -> Commands:
+    """Return the commands of `keymatch lab`; a wheel has no laboratory, so it lacks most of them.
+
+    Looks for the package's file, since importing `training` takes time.
+    """
+    if (Path(__file__).parents[1] / "training/lab/__init__.py").is_file():
+        return LAB
+    return {name: row for name, row in LAB.items() if not row[0].startswith("training.lab.")}
 
 
 def group(name: str, help: str, commands: Commands) -> App:
@@ -77,7 +83,7 @@ def commands_of(package: str) -> Commands:
     """Return the commands whose modules are in a package."""
     return {
         name: row
-        for table in (USERS, EXPORT, LAB)
+        for table in (USERS, EXPORT, lab_commands())
         for name, row in table.items()
         if row[0].startswith(f"{package}.")
     }
@@ -92,7 +98,8 @@ def keymatch() -> App:
         USERS,
     )
     app.command(group("export", "Turn an encoder and a data set into a bundle.", EXPORT))
-    app.command(group("lab", "Research: recipes, other systems, reports.", LAB))
+    research = "Research: recipes, other systems, reports. A checkout has more than a wheel."
+    app.command(group("lab", research, lab_commands()))
     app.register_install_completion_command(help="Let this shell complete commands and options.")
     return app
 

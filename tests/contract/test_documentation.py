@@ -88,8 +88,6 @@ def test_every_named_source_file_and_module_exists(document: Path) -> None:
     text = document.read_text()
     for path in re.findall(r"`([\w/.-]+/[\w.-]+\.(?:py|toml|yml|sh))`", text):
         assert (document.parent / path).is_file() or (ROOT / path).is_file(), path
-    if document.name == "CHANGELOG.md":
-        text = text.replace("`training.ngrams`", "")  # existed in an earlier commit
     for module in re.findall(r"`((?:service|training|export|loadtests)(?:\.[a-z_]+)+)`", text):
         assert find_spec(module) is not None, module
 

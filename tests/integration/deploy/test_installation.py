@@ -96,7 +96,7 @@ def test_the_wheel_holds_the_packages_and_the_compiled_code(installed: Installed
     assert {Path(name).name for name in names if name.endswith(".so")} == {
         *("libvotes.so", "libtexts.so")
     }
-    assert not [name for name in names if name.startswith("training/lab/measured")]
+    assert not [name for name in names if name.startswith("training/lab")]
     assert [name for name in names if name.startswith("training/recipes/rae.toml")]
 
 
@@ -105,6 +105,8 @@ def test_the_wheel_holds_the_packages_and_the_compiled_code(installed: Installed
 def test_a_stranger_makes_a_bundle_and_serves_it(installed: Installed) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert installed.run("--version").stdout.strip() == project["version"]
+    research = installed.run("lab", "--help").stdout
+    assert "│ rerank " in research and "│ peer " not in research
     rows = [f"{kind} {noun},{noun}s" for kind in KINDS for noun in NOUNS]
     (installed.project / "clicks.csv").write_text("\n".join(["query,keyword", *rows]) + "\n")
     columns = ("--query", "query", "--label", "keyword")

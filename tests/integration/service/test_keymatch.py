@@ -14,13 +14,10 @@ import psutil
 import pytest
 
 from loadtests.resources import process_tree, shard_processes
-from service.__main__ import app as service
 from service.core.processes.own_code import own_module
 from tests.support.cluster_here import need_ray
-from tests.support.commands import Refused
 from tests.support.serving import server_process
 from tests.support.waiting import wait_for
-from training.__main__ import app as training
 
 ROOT = Path(__file__).parents[3]
 ENTRY = """
@@ -118,14 +115,3 @@ def listening(pid: int) -> Iterator[str]:
         for connection in psutil.Process(pid).net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN:
                 yield connection.laddr.ip.removeprefix("::ffff:")
-
-
-def test_options_of_earlier_names_are_understood(tmp_path: Path, refused: Refused) -> None:
-    places = ("--data", tmp_path / "none", "--out", tmp_path / "out")
-    for old in ("--from", "no/such/encoder"), ("--from=no/such/encoder",):
-        assert "'no/such/encoder' cannot be loaded" in refused(training, "fit", *places, *old)
-    said = refused(training, "report", "--runs", tmp_path / "none", "--out", tmp_path / "out")
-    assert "none" in said and "--runs" not in said
-    bundles = ("--bundle", tmp_path / "a", "--bundle", tmp_path / "b")
-    queries = ("--queries", tmp_path / "q.csv", "--query", "q", "--out", tmp_path / "page.html")
-    assert "is not a bundle" in refused(service, "compare", *bundles, *queries)

@@ -1,10 +1,9 @@
 """MOGIC: an oracle reads metadata and guides a disciple that does not; only disciples are exported.
 
 With the same recipe, an oracle is a BERT or a causal language model with LoRA. One of the disciples
-is OAK, which is also measured with wrong items; test_end_to_end.py compares its served answers.
+is OAK; test_end_to_end.py compares its served answers.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +22,9 @@ from tests.integration.training.conftest import Runs
 from tests.support.commands import status_of
 from tests.support.tiny.training import last_weights, losses, tiny_dataset
 from training.__main__ import app as training
-from training.checkpoints.run_json import LAST, metadata_of_run, read_run
+from training.checkpoints.run_json import LAST, read_run
 from training.datasets import lf_xmc
-from training.datasets.metadata_texts import with_metadata
 from training.evaluation import results
-from training.lab import robustness
-from training.lab.robustness import Condition
 from training.systems.oak.memory import read_item_memory
 
 GRAPHS = (f"{FUSION}/{PROJECT}", f"{FUSION}/{FUSE}")
@@ -93,101 +89,12 @@ def test_an_oracle_is_not_exported(
     assert not (folder / "bundle").exists()
 
 
-def test_an_oracle_loses_by_wrong_metadata_and_a_disciple_does_not_read_any(folder: Path) -> None:
-    places = ("--data", folder / "data", "--out", folder / "robustness")
-    runs = ("--run", folder / "oracle", folder / "guided")
-    assert status_of(training, "robustness", *runs, *places) == 0
-
-    found = robustness.read(folder / "robustness" / robustness.FILE)
-    oracle, guided = found.runs
-    assert (oracle.role, guided.role) == ("oracle", "MOGIC (ngame)")
-    assert (oracle.guided_by, guided.guided_by) == (None, "oracle")
-    assert len(oracle.measured) == 1 + 2 + 6 + 8
-    assert [one.condition for one in guided.measured] == [robustness.NOT_READ]
-    replaced = oracle.under(Condition(metadata="replaced", share=0.6))
-    true = oracle.under(robustness.TRUE)
-    assert true is not None and replaced is not None and len(replaced.draws) == 3
-    assert replaced.mean("P@1") != true.mean("P@1")
-    assert (folder / "robustness" / "robustness.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_figures_are_those_of_score_and_of_encoding_everything_again(folder: Path) -> None:
-    from training.lab.metadata_conditions import conditions, measure_run
-    from training.scoring import open_scoring
-
-    dataset, run = lf_xmc.read(folder / "data"), folder / "oracle"
-    found = measure_run(run, dataset, seeds=(13,), precision="fp32", report=lambda *_: None)
-    settings = metadata_of_run(read_run(run), run)
-    metadata_of = dataset.test.metadata_of
-    anew = conditions(metadata_of, lambda banked: metadata_of, seeds=(13,))
-    for condition, [matrix] in anew:
-        if condition.metadata.startswith("predicted"):
-            continue
-        changed = replace(dataset, test=replace(dataset.test, metadata_of=matrix))
-        fused, best = with_metadata(changed, settings), run / "best"
-        metrics = open_scoring(str(best), fused, folder=best).chosen()[0].metrics
-        one = found.under(condition)
-        assert one is not None
-        assert one.draws[0] == pytest.approx({m: metrics[m] for m in robustness.METRICS})
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--run", "oracle", "--seed", "1", "1"), "different numbers from 0 on, not 1 1"),
-        (("--run", "oracle", "--seed", "-1"), "different numbers from 0 on, not -1"),
-        (("--run", "oracle", "nowhere"), "is missing: the run has not finished"),
-        (("--run", "oracle", "copies/oracle"), "both named oracle"),
-    ],
-)
-def test_wrong_calls_are_refused_before_anything_is_measured(
-    folder: Path,
-    options: tuple[str, ...],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    copy = folder / "copies" / "oracle"
-    copy.mkdir(parents=True, exist_ok=True)
-    (copy / "run.json").write_bytes((folder / "oracle" / "run.json").read_bytes())
-    runs = [folder / word if word[0] in "onc" else word for word in options]
-    places = ("--data", folder / "data", "--out", folder / "refused")
-    assert status_of(training, "robustness", *runs, *places) == 2
-    said = capsys.readouterr().err
-    assert message in said and "measuring" not in said
-
-
-def test_the_tables_and_the_report_read_what_was_measured(folder: Path) -> None:
-    group = folder / "measured" / "colours"
-    for name in ("oracle", "alone", "guided"):
-        assert status_of(training, "score", "--run", folder / name, "--data", folder / "data") == 0
-        results.write(replace(results.read(folder / name), name=name), group / name)
-    runs = ("--run", folder / "oracle", folder / "guided", "--data", folder / "data")
-    assert status_of(training, "robustness", *runs, "--out", group, "--seed", "1", "2") == 0
-
-    page = folder / "page.md"
-    assert status_of(training, "tables", "--input", group.parent, "--out", page) == 0
-    text = page.read_text()
-    for row in ("MOGIC (ngame) | guided", "ngame | alone", "oracle | oracle | predicted"):
-        assert f"| {row} |" in text
-    assert "](colours/robustness.png)" in text and str(folder) not in text
-
-    out = folder / "report"
-    places = ("--robustness", group / robustness.FILE, "--out", out)
-    assert status_of(training, "report", *places) == 0
-    assert "Missing and wrong metadata" in (out / "report.html").read_text()
-
-
 def test_data_without_metadata_are_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lf_xmc.write(tiny_dataset(), folder / "bare")
     data, out = ("--data", folder / "bare"), ("--out", folder / "of-none")
     for app, command, said in (
-        (
-            training,
-            ("robustness", "--run", folder / "oracle", *out),
-            "changes metadata items, and ",
-        ),
         (training, ("score", "--run", folder / "oak"), "looks up metadata items, and "),
         (export, ("encoder", "--encoder", folder / "oak" / "best", *out), ""),
     ):
@@ -209,20 +116,6 @@ def test_it_is_scored_with_predicted_and_with_linked_items(folder: Path) -> None
     found = results.read(out)
     assert found.name.endswith(", linked items") and found.settings["items"] == "linked"
     assert chosen(folder / "oak").keys() == chosen(out).keys()
-
-
-def test_wrong_items_are_measured_as_for_an_oracle(folder: Path) -> None:
-    places = ("--data", folder / "data", "--out", folder / "oak-robustness")
-    runs = ("--run", folder / "oak", folder / "oracle")
-    assert status_of(training, "score", "--run", folder / "oak", *places[:2]) == 0
-    assert status_of(training, "robustness", *runs, *places) == 0
-
-    alone, oracle = robustness.read(folder / "oak-robustness" / robustness.FILE).runs
-    assert (alone.role, alone.reads, oracle.reads) == ("oak", "items", "texts")
-    assert [one.condition for one in alone.measured] == [one.condition for one in oracle.measured]
-    predicted = alone.under(robustness.PREDICTED)
-    assert predicted is not None
-    assert predicted.mean("P@1") == chosen(folder / "oak")["P@1"]
 
 
 def test_the_exported_encoder_holds_fusion_and_bank(folder: Path) -> None:

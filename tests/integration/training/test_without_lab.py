@@ -1,4 +1,4 @@
-"""Fit, train, rerank and score run in a copy of the packages without `training/lab`."""
+"""A wheel has no `training/lab`: neither its commands nor a need of it."""
 
 import os
 import shutil
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from service.keymatch import LAB
 from tests.support.tiny.training import tiny_dataset, write_recipe, write_tiny_checkpoint
 from training.datasets import lf_xmc
 
@@ -39,18 +40,35 @@ assert not [name for name in sys.modules if name.startswith("training.lab")]
 """
 
 
-@pytest.mark.slow
-def test_the_product_runs_without_the_laboratory(tmp_path: Path) -> None:
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    """The folder of a copy of the packages without the laboratory."""
     left_out = shutil.ignore_patterns("lab", "__pycache__")
     for package in ("service", "training", "export"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=left_out)
     assert not (tmp_path / "training/lab").exists()
-    write_tiny_checkpoint(tmp_path)
-    write_recipe(tmp_path, model=Path("model"))
-    lf_xmc.write(tiny_dataset(), tmp_path / "data")
+    return tmp_path
+
+
+def test_commands_of_the_laboratory_do_not_exist(packages: Path) -> None:
+    def called(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "service.keymatch", "lab", *words]
+        return subprocess.run(command, cwd=packages, capture_output=True, text=True)
+
+    listed = called("--help").stdout
+    assert {name for name in LAB if f"│ {name} " in listed} == {"recipes", "train", "rerank"}
+    assert "unidec-quick" in called("recipes").stdout
+    assert called("peer", "--help").returncode == 2
+
+
+@pytest.mark.slow
+def test_the_product_runs_without_the_laboratory(packages: Path) -> None:
+    write_tiny_checkpoint(packages)
+    write_recipe(packages, model=Path("model"))
+    lf_xmc.write(tiny_dataset(), packages / "data")
     ended = subprocess.run(
         [sys.executable, "-c", RUN_ALL],
-        cwd=tmp_path,
+        cwd=packages,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -1,4 +1,7 @@
-"""The report's HTML page: a section for each data set, stream and file of `robustness`."""
+"""The report's HTML page: a section for each data set and stream.
+
+The main tables of a data set are also written as Markdown, for training/lab/measured/README.md.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,9 @@ from training.lab.replay import ReplayResult
 from training.lab.report import significance, tables
 from training.lab.report.orderings import orderings
 from training.lab.report.plots import plane
-from training.lab.report.robustness_tables import robustness_parts
 from training.lab.report.runs import Run
-from training.lab.report.seeds import seed_table
-from training.lab.report.tables import Part, Table, bucket_table
-from training.lab.robustness import Robustness
+from training.lab.report.seeds import seed_lines, seed_table
+from training.lab.report.tables import Part, Table, bucket_table, devices, run_table
 
 LONGEST_TEXT = 240  # characters of a query or keyword
 
@@ -42,6 +43,17 @@ WORDS = {
     " the texts of the keywords: 0 is the texts alone, 1 the training queries alone.",
     "b": "How many of the nearest training queries and keywords vote for an answer.",
 }
+
+
+SIDE_BY_SIDE = """\
+{rows:,} test rows. Lambda (memorization), b (depth) and tau (temperature) are chosen on {held_out}
+held-out training rows. "Labels alone" is the same encoder without the memory (lambda 0). Peers have
+no lambda. The best figure of each column is bold. Trained on {devices}.
+"""
+
+ORDERINGS = """\
+Whether the paper's orderings hold here, counted over all pairs of figures that the claim compares:
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +159,26 @@ def _measured(runs: Sequence[Run]) -> Iterator[Part]:
     yield from (Part(title=title, words=words, table=table) for title, words, table in contents)
 
 
+def markdown(dataset: str, runs: Sequence[Run]) -> Iterator[str]:
+    """Yield a data set's section of training/lab/measured/README.md."""
+    held_out = sorted({run.results.held_out_rows for run in runs} - {0})
+    yield f"## {dataset}\n"
+    yield SIDE_BY_SIDE.format(
+        rows=len(runs[0].rows),
+        held_out=" or ".join(f"{count:,}" for count in held_out) or "no",
+        devices=devices(runs),
+    )
+    yield from run_table(runs).markdown()
+    yield from seed_lines(runs)
+    checked = orderings(runs)
+    if checked:
+        yield ORDERINGS
+        for ordering in checked:
+            claim = ordering.claim.replace("λ", "lambda")
+            yield f"- {ordering.source}: {claim}: {ordering.verdict}"
+        yield ""
+
+
 def choice(run: Run) -> str:
     """Say how lambda, b and temperature of a run were chosen."""
     held_out, chosen = run.results.held_out_rows, run.chosen
@@ -220,16 +252,6 @@ def stream_section(streams: Sequence[ReplayResult]) -> Section:
             words = f"Recall of novel labels by {what}."
             parts.append(Part(title=title, words=words, table=bucket_table(what, buckets)))
     return Section(title="Novel labels in traffic", parts=parts)
-
-
-def robustness_section(documents: Sequence[Robustness]) -> Section:
-    """Show how much missing and wrong links of the test queries cost."""
-    parts = [
-        Part(title=document.dataset, words=part.words, table=part.table)
-        for document in documents
-        for part in robustness_parts(document)
-    ]
-    return Section(title="Missing and wrong metadata", parts=parts)
 
 
 def render(sections: Sequence[Section]) -> str:

@@ -1,39 +1,28 @@
-"""Plots as PNG: runs in the plane of P and PSP, and the loss by wrong metadata."""
+"""Plots as PNG, such as runs in the plane of P and PSP."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 
 from matplotlib.figure import Figure
 
 from training.lab.report.runs import Run
-from training.lab.robustness import NOT_READ, PREDICTED, TRUE, Condition, Robustness, RunRobustness
 
 COLORS = ("#0072b2", "#c8500a", "#00835f", "#a8447f", "#5b4bb5", "#8a6a00", "#555f6b")
 MARKERS = "os^DvPX*"  # with 7 colors, 56 curves look different
 LONGEST_NAME = 40  # characters that fit into a legend or a title
-METRIC = "P@1"
-# Kind of change -> its name in the legend. A bank of 80 % of the items lacks 20 % of them.
-KINDS = {
-    "replaced": "links replaced",
-    "dropped": "links dropped",
-    "in a bank of": "smaller bank",
-    "predicted in a bank of": "smaller bank, predicted",
-}
-SHRINKING = ("in a bank of", "predicted in a bank of")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Named points (x, y); `spread` is a band around them."""
+    """Named points (x, y)."""
 
     name: str
     points: Sequence[tuple[float, float]]
     color: int = 0
     marker: int = 0
-    spread: Sequence[float] = ()
 
 
 def draw(curves: Sequence[Curve], *, title: str, x: str, y: str) -> bytes:
@@ -43,10 +32,6 @@ def draw(curves: Sequence[Curve], *, title: str, x: str, y: str) -> bytes:
     for curve in curves:
         color = COLORS[curve.color % len(COLORS)]
         at, heights = zip(*curve.points, strict=True)
-        if curve.spread:
-            pairs = list(zip(heights, curve.spread, strict=True))
-            below, above = [y - band for y, band in pairs], [y + band for y, band in pairs]
-            axes.fill_between(at, below, above, color=color, alpha=0.15, linewidth=0)
         marker = MARKERS[curve.marker % len(MARKERS)]
         lines += axes.plot(at, heights, marker if len(at) == 1 else f"{marker}-", color=color)
     axes.set(xlabel=x, ylabel=y)
@@ -75,37 +60,3 @@ def plane(runs: Sequence[Run]) -> bytes:
         for place, run in enumerate(runs)
     ]
     return draw(curves, title="P@1 and PSP@5", x="P@1, percent", y="PSP@5, percent")
-
-
-def robustness_picture(found: Robustness) -> bytes:
-    """Draw P@1 by missing or wrong metadata: colors are runs, markers are kinds of change."""
-    curves = [curve for place, run in enumerate(found.runs) for curve in loss_curves(run, place)]
-    x = "share of links, or of items, that is missing or wrong"
-    return draw(curves, title=found.dataset, x=x, y=f"{METRIC}, percent")
-
-
-def loss_curves(run: RunRobustness, color: int) -> Iterator[Curve]:
-    """A curve per kind of change, with the draws' deviation; level for a run without metadata."""
-    level = run.under(NOT_READ)
-    if level is not None:
-        points = [(share, level.mean(METRIC)) for share in (0.0, 0.8)]
-        yield Curve(name=f"{run.run}: no metadata", points=points, color=color, marker=len(KINDS))
-    for marker, (kind, name) in enumerate(KINDS.items()):
-        start = run.under(PREDICTED if kind.startswith("predicted") else TRUE)
-        changed = [one for one in run.measured if one.condition.metadata == kind]
-        if not changed:
-            continue
-        known = [one for one in (start, *changed) if one is not None]
-        placed = sorted(known, key=lambda one: _missing(one.condition))
-        yield Curve(
-            name=f"{run.run}: {name}",
-            points=[(_missing(one.condition), one.mean(METRIC)) for one in placed],
-            color=color,
-            marker=marker,
-            spread=[one.deviation(METRIC) or 0.0 for one in placed],
-        )
-
-
-def _missing(condition: Condition) -> float:
-    """The share of the metadata that is missing or wrong."""
-    return 1.0 - condition.share if condition.metadata in SHRINKING else condition.share

@@ -124,7 +124,13 @@ def read_runs(folders: Sequence[Path]) -> dict[str, list[Run]]:
     """
     if not folders:
         raise InvalidInput("--run: name at least one folder with results")
-    return grouped([read_run(folder) for folder in folders])
+    by_dataset: dict[str, list[Run]] = {}
+    for folder in folders:
+        run = read_run(folder)
+        by_dataset.setdefault(run.results.dataset, []).append(run)
+    for of_one in by_dataset.values():
+        _check_together(of_one)
+    return by_dataset
 
 
 def read_run(folder: Path) -> Run:
@@ -132,16 +138,6 @@ def read_run(folder: Path) -> Run:
     run = Run(folder=folder, results=results.read(folder), examples=read_examples(folder))
     _check_alone(run)
     return run
-
-
-def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Group runs by data set, in order; raises `InvalidInput` for two that cannot be compared."""
-    by_dataset: dict[str, list[Run]] = {}
-    for run in runs:
-        by_dataset.setdefault(run.results.dataset, []).append(run)
-    for of_one in by_dataset.values():
-        _check_together(of_one)
-    return by_dataset
 
 
 def _check_alone(run: Run) -> None:

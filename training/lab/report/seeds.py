@@ -5,8 +5,7 @@ The results of other seeds lie in the run's folder, see `training.evaluation.see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,79 +14,32 @@ from training.lab.report.runs import Run, read_run
 from training.lab.report.tables import RUN_METRICS, Table, percent
 
 SEVERAL = "Several seeds, each with held-out rows of its own: means and standard deviations."
-Figure = Callable[[Run], float | None]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SeededRun:
-    """A run and its results by seed."""
-
-    run: Run
-    by_seed: Mapping[int, Run]
-
-    def figures(self, figure: Figure) -> dict[int, float]:
-        """Return a figure by seed, without the seeds that lack it."""
-        found = {seed: figure(run) for seed, run in self.by_seed.items()}
-        return {seed: value for seed, value in found.items() if value is not None}
-
-
-def spread(values: Sequence[float], mean: str = ".2f") -> str:
+def spread(values: Sequence[float]) -> str:
     """Format the mean and sample standard deviation of several values; "" for a single one."""
     if len(values) < 2:
         return ""
-    return f"{np.mean(values):{mean}} ± {percent(float(np.std(values, ddof=1)))}"
+    return f"{percent(float(np.mean(values)))} ± {percent(float(np.std(values, ddof=1)))}"
 
 
-def difference(one: SeededRun, other: SeededRun, figure: Figure) -> str:
-    """Format mean and deviation of two runs' difference in a figure, over their common seeds."""
-    ours, theirs = one.figures(figure), other.figures(figure)
-    return spread([ours[seed] - theirs[seed] for seed in ours if seed in theirs], "+.2f")
-
-
-def with_memory(metric: str) -> Figure:
-    """Return a function that reads a metric at the chosen settings."""
-    return lambda run: run.chosen.metrics.get(metric)
-
-
-def labels_alone(run: Run) -> float | None:
-    """Read P@1 at lambda 0."""
-    return run.alone("P@1")
-
-
-COLUMNS: Mapping[str, Figure] = {
-    "P@1, labels alone": labels_alone,
-    **{metric: with_memory(metric) for metric in RUN_METRICS},
-}
-
-
-def seeded(runs: Sequence[Run]) -> list[SeededRun]:
-    """Read the other seeds of the runs that have several; raises `InvalidData` as `read_run`."""
-    found = []
-    for run in runs:
-        others = {
-            seed: read_run(folder)
-            for seed, folder in folders_by_seed(run.folder).items()
-            if seed != FIRST_SEED
-        }
-        if others:
-            found.append(SeededRun(run=run, by_seed={FIRST_SEED: run, **others}))
-    return found
+def by_seed(run: Run) -> list[Run]:
+    """Return a run and its other seeds; raises `InvalidData` as `read_run`."""
+    folders = folders_by_seed(run.folder).items()
+    return [run, *(read_run(folder) for seed, folder in folders if seed != FIRST_SEED)]
 
 
 def seed_table(runs: Sequence[Run]) -> Table:
     """Show mean and deviation of every column for each run with several seeds."""
-    return Table(
-        headings=("run", "seeds", *COLUMNS),
-        rows=[
-            [
-                one.run.name,
-                str(len(one.by_seed)),
-                *(spread(list(one.figures(figure).values())) for figure in COLUMNS.values()),
-            ]
-            for one in seeded(runs)
-        ],
-        texts=1,
-    )
+    rows = []
+    for seeds in map(by_seed, runs):
+        if len(seeds) > 1:
+            columns = [[one.alone("P@1") for one in seeds]]
+            columns += [[one.chosen.metrics.get(metric) for one in seeds] for metric in RUN_METRICS]
+            known = [[value for value in column if value is not None] for column in columns]
+            rows.append([seeds[0].name, str(len(seeds)), *map(spread, known)])
+    headings = ("run", "seeds", "P@1, labels alone", *RUN_METRICS)
+    return Table(headings=headings, rows=rows, texts=1)
 
 
 def seed_lines(runs: Sequence[Run]) -> Iterator[str]:

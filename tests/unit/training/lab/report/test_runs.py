@@ -76,7 +76,8 @@ def test_the_command_writes_a_page_and_says_what_is_wrong_in_a_line(
     assert "are both named 'rae'" in refused(capsys, "--run", folder, folder, "--out", out)
     assert not out.exists()
     assert status_of(app, "report", "--run", folder, written(peer), "--out", out) == 0
-    assert [path.name for path in out.iterdir()] == ["report.html"]
+    assert {path.name for path in out.iterdir()} == {"report.html", "tables.md"}
+    assert "| bm25 | BM25 |" in (out / "tables.md").read_text(encoding="utf-8")
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "bm25" in page and str(tmp_path) not in page
     assert refused(capsys, "--run", folder, "--out", out).startswith(f"{out}: exists already")

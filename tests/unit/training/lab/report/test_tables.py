@@ -8,7 +8,7 @@ import pytest
 from training.evaluation.results import write
 from training.evaluation.seeds import folder_of_seed
 from training.lab.report import tables
-from training.lab.report.page import render, section_of
+from training.lab.report.page import markdown, render, section_of
 from training.lab.report.runs import Run, read_run
 from training.lab.report.seeds import seed_lines, seed_table, spread
 from training.lab.report.tables import Table
@@ -131,7 +131,6 @@ def three(run: Any, result: Any, tmp_path: Path) -> Run:
 
 def test_a_spread_is_mean_and_sample_deviation() -> None:
     assert spread([1.0, 2.0, 3.0]) == "2.00 ± 1.00"
-    assert spread([1.0, 2.0, 3.0], "+.2f") == "+2.00 ± 1.00"
     assert spread([1.0]) == ""
 
 
@@ -140,6 +139,14 @@ def test_a_run_with_several_seeds_has_a_row(three: Run, run: Any) -> None:
         ["rae", "3", "40.00 ± 0.00", "52.00 ± 2.65", "30.00 ± 0.00", "80.00 ± 0.00", "1.00 ± 0.00"]
     ]
     assert list(seed_lines([run("alone")])) == []
-    assert any(line.startswith("| rae | 3 |") for line in seed_lines([three]))
     assert "52.00 ± 2.65" in render([section_of([three])])
     assert "Several seeds" not in render([section_of([run()])])
+
+
+def test_the_main_tables_as_markdown(three: Run, run: Any, peer: Any) -> None:
+    lines = "\n".join(markdown("colours", [three, peer])).splitlines()
+    assert lines[0] == "## colours"
+    assert "4 test rows. Lambda" in lines[2] and "are chosen on 1,000" in lines[2]
+    assert "| rae | rae | 40.00 | 0.5 | 200 |  | **50.00** |" in "\n".join(lines)
+    assert [line for line in lines if line.startswith("| rae | 3 | 40.00 ± 0.00 |")]
+    assert lines[-1].startswith("- Table 5: ")
