@@ -22,6 +22,7 @@ from service.core.index.choose_ef import recall_per_query
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
+from service.core.options import complete_options
 from service.core.prediction.confidence import open_confidence
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.reranking.reranker import open_reranker
@@ -55,7 +56,7 @@ class BarePredictor:
                 confidence=open_confidence(facts),
             ),
             view=KnowledgeMemory(opened).view,
-            options=facts.options(PredictOptions()),
+            options=complete_options(facts),
         )
 
     def seconds(self, query: str) -> float:

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from export.bundle.hidden_rows import HiddenRows
-from service.core.types import PredictOptions, Rows
+from service.core.options import complete_options
+from service.core.types import Rows
 from training.datasets.dataset import Split
 from training.evaluation.known_queries import FIRST, TEN, KnownQueries, sentence
 from training.evaluation.metrics import labels_to_rank, precision, ranking_outcome, recall
@@ -40,7 +41,7 @@ def measure_known(
     report("ask known queries", 0, len(texts))
     facts = hidden.bundle.manifest
     top_k = labels_to_rank(known.filtered, deepest=TEN)
-    ranked = hidden.ranked(hidden.whole, texts, facts.options(PredictOptions(top_k=top_k)))
+    ranked = hidden.ranked(hidden.whole, texts, complete_options(facts, top_k=top_k))
     report("ask known queries", len(texts), len(texts))
     return {**known.measure(ranked), **known.sizes}
 
@@ -49,8 +50,8 @@ def measure_test(hidden: HiddenRows, test: Split, *, report: Report) -> dict[str
     """Ask test rows of the memory without them; none without a test row that has a label."""
     rows = drawn_test_rows(len(test))
     asked = test.select(rows)
-    options = hidden.bundle.manifest.options(
-        PredictOptions(top_k=labels_to_rank(asked.filtered, deepest=TEN))
+    options = complete_options(
+        hidden.bundle.manifest, top_k=labels_to_rank(asked.filtered, deepest=TEN)
     )
     report("ask test rows", 0, len(rows))
     ranked = hidden.ranked(hidden.view, asked.instances.texts, options)

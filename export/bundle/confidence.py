@@ -28,6 +28,7 @@ from export.bundle.hidden_rows import Asked, HiddenRows
 from export.bundle.spelling import SHOWN
 from service.core.bundle.manifest import ConfidenceFacts, Manifest
 from service.core.memory.view import View
+from service.core.options import complete_options
 from service.core.prediction.confidence import FARTHEST, FEATURES
 from service.core.text_identity import identity
 from service.core.types import Bools, Doubles, PredictOptions, ScoreKind
@@ -59,7 +60,7 @@ def fit_confidence(hidden: HiddenRows, *, report: Report) -> Manifest:
     kinds: list[ScoreKind] = ["votes"] if facts.reranker is None else ["votes", "probability"]
     fitted = {}
     for kind in kinds:
-        options = facts.options(PredictOptions(top_k=SHOWN), rerank=kind == "probability")
+        options = complete_options(facts, top_k=SHOWN, rerank=kind == "probability")
         fitted[kind] = fitted_network(list(_samples(hidden, options, report)))
     return replace(facts, confidence=fitted)
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from export.bundle.hidden_rows import Asked, HiddenRows, Query
 from service.core.bundle.manifest import Manifest
+from service.core.options import complete_options
 from service.core.text_identity import identity
-from service.core.types import Bools, PredictOptions, Spelling
+from service.core.types import Bools, Spelling
 from training.progress import Report
 
 NOISE = 2.0  # standard errors of a difference of P@1
@@ -54,7 +55,7 @@ def _loses(off: Bools, auto: Bools) -> bool:
 def _right(hidden: HiddenRows, queries: Sequence[Query], *, report: Report) -> Bools:
     """Return whether the best label of each query is one of its row's, off and auto, [n, 2]."""
     facts, step = hidden.bundle.manifest, "measure spelling"
-    options = facts.options(PredictOptions(top_k=SHOWN), rerank=False, spelling="auto")
+    options = complete_options(facts, top_k=SHOWN, rerank=False, spelling="auto")
     report(step, 0, len(queries))
     auto = hidden.ask(queries, options, progress=lambda done: report(step, done, len(queries)))
     off = dict(zip(queries, auto, strict=True))

@@ -21,9 +21,10 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, make_dataclass
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -33,8 +34,8 @@ from service.bulk.progress import Report
 from service.bulk.query_file import FileQuery, QueryFile, Survey
 from service.core.errors import Busy, InvalidConfig, InvalidData
 from service.core.files.atomic import refuse_existing, sync, write_file, writing
+from service.core.options import BULK_OPTIONS, PredictOptions
 from service.core.times import SECOND
-from service.core.types import PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
 
 JOB = "job.json"
@@ -48,8 +49,26 @@ _SPARE_THREADS = 1
 _SWITCH_SECONDS = 0.001  # how long a thread may keep the GIL if others wait
 
 
+def stored_options(options: PredictOptions) -> dict[str, Any]:
+    """Return the options of `keymatch predict` as values of JSON; None is an empty text."""
+    values = {one.field: getattr(options, one.field) for one in BULK_OPTIONS}
+    for name, value in values.items():
+        if not isinstance(value, int | float):
+            joined = ",".join(value) if isinstance(value, tuple) else repr(value)
+            values[name] = "" if value is None else joined
+    return values
+
+
+_Options: Any = make_dataclass(
+    "_Options",
+    [(name, Any, default) for name, default in stored_options(PredictOptions()).items()],
+    frozen=True,
+    kw_only=True,
+)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(_Options):  # type: ignore[misc]
     """The inputs and options on which the answers depend.
 
     `version` is the newest log event that they reflect, `begun` the Unix time at which they are
@@ -59,17 +78,7 @@ class Job:
     bundle: str  # fingerprint of the bundle's manifest
     state: str  # id of the state's log, "" without a state
     input: str  # digest of all queries
-    top_k: int
-    depth: int
-    memorization: float
-    explain: bool
-    candidates: int
     part_rows: int
-    spelling: bool = False
-    match: str = ""  # the match types that answer, separated by commas; "": all
-    min_confidence: float = 0.0
-    diversity: float = 0.0
-    filter: str = ""  # "": all labels answer
     escape_formulas: bool = False
     version: int = 0
     begun: float = 0.0

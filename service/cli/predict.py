@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, make_dataclass
 from functools import partial
 from pathlib import Path
 from time import time
-from typing import Annotated
+from typing import Annotated, Any, get_args, get_origin
 
 from cyclopts import Parameter
 from pydantic import ValidationError
@@ -16,20 +17,40 @@ from service.bulk.formats import Format, format_of
 from service.bulk.memory import LogPlace, find_log, open_memory
 from service.bulk.progress import Report, reported
 from service.bulk.query_file import ItemsColumn, OnBadRow, QueryFile
-from service.bulk.run import BulkRun, Job, WorkFolder, rows_of_part
+from service.bulk.run import BulkRun, Job, WorkFolder, rows_of_part, stored_options
 from service.command_line import DEFAULT_CACHE, STATE_VARIABLE, CacheOption, Interrupted, say
 from service.core.bundle import manifest
 from service.core.bundle.object_store import local_bundle
 from service.core.errors import InvalidConfig, InvalidInput
 from service.core.label_filter import LabelFilter, parse_json
+from service.core.options import BULK_OPTIONS, Option, PredictOptions, complete_options
 from service.core.processes.ray_cluster import joined
 from service.core.tables.separated import DelimiterOption
-from service.core.types import MatchType, PredictOptions, Spelling
 from service.core.wrong_values import what_is_wrong
 from service.http.request_models import RequestModels
 from service.settings import EngineSettings, Limits, load_settings
 
 _say = partial(say, stderr=True)
+
+
+def _command_option(option: Option) -> tuple[str, Any, Any]:
+    """Return an option as a field of `Asked`."""
+    kind = str if option.name == "filter" else option.kind  # a filter is given as JSON
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind  # bounds are checked later
+    kind = kind | None if option.default is None else kind
+    said = f"{option.description.format_map(asdict(Limits()))} {option.command}".strip()
+    return option.name, Annotated[kind, Parameter(help=said)], option.default
+
+
+# The options that the command has, as `complete_options` takes them.
+Asked: Any = make_dataclass(
+    "Asked",
+    [_command_option(option) for option in BULK_OPTIONS],
+    frozen=True,
+    kw_only=True,
+    namespace={"__module__": __name__},  # cyclopts takes `types`, the default, for builtins
+)
+DEFAULTS = Asked()
 
 
 def predict(
@@ -39,16 +60,7 @@ def predict(
     out: Path,
     query: str | None = None,
     state: Annotated[str | None, Parameter(env_var=STATE_VARIABLE)] = None,
-    top_k: int = 10,
-    depth: int | None = None,
-    memorization: float | None = None,
-    rerank: bool | None = None,
-    spelling: Spelling | None = None,
-    match: list[MatchType] | None = None,
-    min_confidence: float = 0.0,
-    diversity: float = 0.0,
-    filter: str | None = None,
-    explain: bool = False,
+    asked: Annotated[Asked, Parameter(name="*")] = DEFAULTS,
     escape_formulas: Annotated[bool, Parameter(negative=())] = False,
     delimiter: DelimiterOption | None = None,
     on_bad_row: OnBadRow = "stop",
@@ -75,28 +87,6 @@ def predict(
         The column of the queries; not needed for a .txt file.
     state
         DIR|URL: the state whose labels and clicks are used, too; it is only read.
-    top_k
-        The most keywords per query.
-    depth
-        How many of the nearest keys vote; default: the bundle's.
-    memorization
-        Weight of queries and clicks against labels' texts, 0 to 1; default: the bundle's.
-    rerank
-        Order the best keywords again by the reranker; default: if the bundle has one.
-    spelling
-        auto: search a misspelled query as it was meant; off: as it is. Default: the bundle's.
-    match
-        Answer only with keywords that match the query like this: exact, phrase or broad; may be
-        given several times. Default: all.
-    min_confidence
-        Leave out keywords of less confidence, 0 to 1; for bundles with confidences.
-    diversity
-        How much a keyword loses by being like a better one, 0 to 1.
-    filter
-        Answer only with keywords whose metadata pass, as JSON in the form of POST /predict:
-        '{"all": [{"field": "price", "lt": 100}]}'.
-    explain
-        Add metadata and evidence to each keyword; for .jsonl.
     escape_formulas
         Put an apostrophe before each text of a .csv file that begins with = + - @, a tab or a
         carriage return, so that a spreadsheet shows the text instead of computing it.
@@ -121,19 +111,11 @@ def predict(
     """
     settings, opened = load_settings(config, {"workers": 1}), local_bundle(bundle, cache)
     facts = manifest.read(opened)
-    base = PredictOptions(
-        top_k=top_k,
-        explain=explain,
-        match=tuple(dict.fromkeys(match)) if match else None,
-        min_confidence=min_confidence,
-        diversity=diversity,
-        filter=_filter(filter, settings.limits),
-    )
-    options = facts.options(
-        base, depth=depth, memorization=memorization, rerank=rerank, spelling=spelling
-    )
+    chosen = asdict(asked)
+    chosen["filter"] = _filter(chosen["filter"], settings.limits)
+    options = complete_options(facts, **chosen)
     _require_allowed(options, settings.limits)
-    form = format_of(out, explain=explain, escape_formulas=escape_formulas)
+    form = format_of(out, explain=options.explain, escape_formulas=escape_formulas)
     items = None
     if items_column is not None:
         if facts.items is None:
@@ -179,16 +161,7 @@ def _opened(
             bundle=manifest.fingerprint(manifest.read(bundle)),
             state="" if log is None else log.id,
             input=survey.digest,
-            top_k=options.top_k,
-            depth=options.depth,
-            memorization=options.memorization,
-            explain=options.explain,
-            candidates=options.candidates,
-            spelling=options.spelling,
-            match=",".join(options.match or ()),
-            min_confidence=options.min_confidence,
-            diversity=options.diversity,
-            filter="" if options.filter is None else repr(options.filter),
+            **stored_options(options),
             part_rows=rows_of_part(options.top_k, explain=options.explain),
             escape_formulas=escaped,
             version=0 if log is None else log.newest,
@@ -224,8 +197,11 @@ def _filter(text: str | None, limits: Limits) -> LabelFilter | None:
 
 def _require_allowed(options: PredictOptions, limits: Limits) -> None:
     """Raise `InvalidConfig` for what `POST /predict` would refuse."""
-    names = ("top_k", "depth", "memorization", "min_confidence", "diversity")
-    chosen = {name: getattr(options, name) for name in names}
+    chosen = {
+        option.name: getattr(options, option.field)
+        for option in BULK_OPTIONS
+        if option.held is None and option.name != "filter"
+    }
     try:
         RequestModels(limits).predict(queries=["any"], **chosen)
     except ValidationError as error:

@@ -26,10 +26,11 @@ from service.core import times
 from service.core.bundle.bundle import open_bundle
 from service.core.errors import InvalidConfig, InvalidData, echoed
 from service.core.index.protocol import batches
+from service.core.options import complete_options
 from service.core.prediction.reliability import Reliability, reliability
 from service.core.tables.columns import ending_of, read_columns
 from service.core.text_identity import identity
-from service.core.types import Bools, Doubles, PredictOptions
+from service.core.types import Bools, Doubles
 from service.http.answers import KeywordAnswer
 from service.settings import EngineSettings, Limits
 
@@ -206,7 +207,7 @@ def rankings_of(
     `progress` is called with the number of queries answered since its last call.
     """
     loaded = open_memory(bundle, None, settings, until=0)
-    options = loaded.bundle.manifest.options(PredictOptions(top_k=k))
+    options = complete_options(loaded.bundle.manifest, top_k=k)
     asked = [FileQuery(text=query) for query in queries]
     parts = [asked[part] for part in batches(len(asked), _ANSWERED_TOGETHER)]
     rankings: dict[str, Keywords] = {}

@@ -14,8 +14,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from service.core.label_filter import LabelFilter, Metadata
-from service.core.tenant import Tenant
+from service.core.label_filter import Metadata
+from service.core.options import MatchType as MatchType
+from service.core.options import PredictOptions as PredictOptions
+from service.core.options import Spelling as Spelling
 
 # The names give the element type. Shapes are given where an array is used.
 Floats = NDArray[np.float32]
@@ -29,9 +31,7 @@ Bools = NDArray[np.bool_]
 DeviceName = Literal["cpu", "cuda"]  # the device that encodes and searches
 # Scores are sums of votes, or probabilities after reranking. The two cannot be compared.
 ScoreKind = Literal["votes", "probability"]
-MatchType = Literal["exact", "phrase", "broad"]  # how a keyword matches a query
 EvidenceKind = Literal["instance", "label", "alias"]  # a row's block, or an alias among instances
-Spelling = Literal["auto", "off"]  # whether misspelled queries are searched as they were meant
 
 
 class Role(Enum):
@@ -47,28 +47,6 @@ class RowKind(Enum):
 
     INSTANCE = "instance"
     LABEL = "label"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PredictOptions:
-    """The options with which one request is answered."""
-
-    top_k: int = 10
-    memorization: float = 0.5  # the paper's lambda in [0, 1], the weight of instance keys
-    depth: int = 200  # b, the number of retrieved keys
-    explain: bool = False  # adds evidence to keywords, and attended items to queries
-    exact: bool = False  # scans all keys instead of searching the graphs, for evaluation
-    items: tuple[str, ...] | None = None  # attended by all queries; None: the nearest
-    candidates: int = 0  # the number of labels to rerank; 0: answer with the votes
-    spelling: bool = False  # searches a misspelled query as it was meant
-    match: tuple[MatchType, ...] | None = None  # the types of keywords that answer; None: all
-    diversity: float = (
-        0.0  # 0: by score alone; at 1, each next keyword is the one least like others
-    )
-    min_confidence: float = 0.0  # keywords of less confidence are left out
-    words: float | None = None  # what shared words add to cosines of trained rows; None: no words
-    filter: LabelFilter | None = None  # the labels that may answer; None: all
-    tenant: Tenant | None = None  # whose labels may answer; None: all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -44,12 +44,13 @@ from service.core.label_log.maintenance import explained
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.shards import Shards
+from service.core.options import complete_options
 from service.core.prediction.confidence import open_confidence
 from service.core.prediction.predictor import Predictor, QueryCache
 from service.core.prediction.reranking.reranker import open_reranker
 from service.core.processes.resources import give_back_free_pages
 from service.core.replay import held_version, replayed
-from service.core.types import DeviceName, Event, PredictOptions
+from service.core.types import DeviceName, Event
 from service.settings import EngineSettings
 
 # Opens the shards of a bundle for a front; returns when all answer.
@@ -118,7 +119,7 @@ class LoadedBundle:
         self.bundle.dictionary.prepare()
         if self.memory.view.items is not None:
             self.memory.view.items.base.prepare()
-        view, options = self.memory.view, self.bundle.manifest.options(PredictOptions())
+        view, options = self.memory.view, complete_options(self.bundle.manifest)
 
         def answer() -> None:
             barrier.wait(seconds)

@@ -54,10 +54,11 @@ def _first_answer(bundle: Bundle) -> Prediction:
     from service.core.encoding.representer import open_representer
     from service.core.errors import BundleUnsupported
     from service.core.memory.knowledge_memory import KnowledgeMemory
+    from service.core.options import complete_options
     from service.core.prediction.confidence import open_confidence
     from service.core.prediction.predictor import Predictor
     from service.core.prediction.reranking.reranker import open_reranker
-    from service.core.types import PredictOptions, Role
+    from service.core.types import Role
 
     facts = bundle.manifest
     encoder = OnnxEncoder(bundle.folder, facts.encoder)
@@ -69,7 +70,7 @@ def _first_answer(bundle: Bundle) -> Prediction:
         confidence=open_confidence(facts),
     )
     text = bundle.label_texts[0] if bundle.labels else "warm-up"
-    options = facts.options(PredictOptions(top_k=1))
+    options = complete_options(facts, top_k=1)
     [prediction] = predictor.predict(KnowledgeMemory(bundle).view, [text], options).predictions
     label = [(Role.LABEL, text), (Role.QUERY, text)]
     [represented] = open_representer(encoder, bundle).encode([label])

@@ -42,6 +42,7 @@ from service.core.label_filter import (
 )
 from service.core.lexical.words import TypedQuery
 from service.core.memory.decay import can_be_now
+from service.core.options import OPTIONS, Option
 from service.core.rules import Boost, Pin, Rule, RuleMatch
 from service.core.tenant import Tenant
 from service.core.text_identity import (
@@ -51,7 +52,7 @@ from service.core.text_identity import (
     readable,
     uncontrolled,
 )
-from service.core.types import MatchType, NewInstance, NewItem, NewLabel, Spelling
+from service.core.types import NewInstance, NewItem, NewLabel
 from service.engine.writing.label_merge import LabelMerge
 from service.settings import Limits
 
@@ -160,94 +161,21 @@ def _has_words(text: str) -> str:
     return text
 
 
-FILTER_DESCRIPTION = (
-    "Only labels whose metadata pass: a group of conditions and groups, such as"
-    ' `{{"all": [{{"field": "price", "lt": 100}}], "none": [{{"field": "brand", "in":'
-    ' ["acme"]}}]}}`. A condition has a `field` and one of `eq`, `in`, `lt`, `lte`, `gt`, `gte` and'
-    " `exists`. Answers are those of a memory without the other labels. At most {filter_values}"
-    " conditions and values together."
-)
-
-
 class PredictBody(StrictModel):
-    """The body of POST /predict."""
+    """The body of POST /predict. `RequestModels` adds the declared options."""
 
     queries: list[str] = Field(min_length=1, description="The texts to match.")
-    top_k: int = Field(10, ge=1, description="The most keywords for each query.")
-    memorization: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="Weight of the votes of training queries and clicks, against those of the"
-        " labels' own texts (the paper's lambda), 0 to 1. Default: the bundle's.",
-    )
-    depth: int | None = Field(
-        None,
-        ge=1,
-        description="How many of the nearest keys vote for each query (the paper's b)."
-        " Default: the bundle's.",
-    )
-    explain: bool = Field(
-        False,
-        description="Add to each keyword its metadata and the rows of the memory that voted for it"
-        " (`evidence`), and to each query the items that it attended to (`items`), where the bundle"
-        " has an item memory.",
-    )
-    min_version: int = Field(
-        0,
-        ge=0,
-        le=2**63 - 1,
-        description="Answer from this memory version or a later one: pass the `version` of a write"
-        " to be sure to see it. The request waits for it, at most until its deadline.",
-    )
-    rerank: bool | None = Field(
-        None,
-        description="Whether the best keywords are ranked a second time; false for the memory's own"
-        " ranking, whose scores are its votes (`score_kind`). Default: yes, where the bundle has a"
-        " second ranking; true for another bundle is an error.",
-    )
-    spelling: Spelling | None = Field(
-        None,
-        description="`auto`: a query with a misspelled word is searched as it was meant, by words"
-        " of the memory, and the result says so (`searched`). `off`: every query is searched as it"
-        " is. Default: the bundle's.",
-    )
-    match: list[MatchType] | None = Field(
-        None,
-        min_length=1,
-        description="Answer only with keywords that match the query like this: `exact` (its words,"
-        " however they are spaced), `phrase` (all of the keyword's words are in the query, in"
-        " order), `broad` (any other). Default: all.",
-    )
-    min_confidence: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Leave out keywords whose `confidence` is lower; a result may then have none."
-        " For a bundle with confidences alone.",
-    )
-    filter: dict[str, Any] | None = Field(None, description=FILTER_DESCRIPTION)
-    diversity: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="How much a keyword loses by being like a better one (maximal marginal"
-        " relevance among the best hundred): 0 orders by score alone. Otherwise keywords are in the"
-        " order in which they were chosen, with their own scores.",
-    )
-    deadline_ms: int | None = Field(
-        None,
-        ge=1,
-        description="Milliseconds after which the request is given up with a 504. Default:"
-        " {default_deadline_ms}, and {default_deadline_query_ms} more for each further query, or"
-        " more where a query asks for much.",
-    )
-    items: list[str] | None = Field(
-        None,
-        description="Ids or texts of the items that all queries attend to; [] for none."
-        " Default: the items that are nearest to each query. For a bundle with an item"
-        " memory alone.",
-    )
+
+
+def _option_field(option: Option, limits: Limits, text: Any) -> tuple[Any, Any]:
+    """Return an option's type in a body, and pydantic's field."""
+    texts = option.kind == list[str]
+    kind = list[text] if texts else option.kind
+    kind = kind | None if option.default is None else kind
+    if option.limit:
+        kind = _bounded(kind, (MaxLen if texts else Le)(getattr(limits, option.limit)))
+    description = option.description.format_map(asdict(limits))
+    return kind, Field(option.default, description=description)
 
 
 STARTS_DESCRIPTION = (
@@ -793,16 +721,10 @@ class RequestModels:
         short: Any = _bounded(str, MaxLen(limits.metadata_characters), AfterValidator(uncontrolled))
         value: Any = _metadata_value(limits)
         limited = partial(_limited, limits)
-        self.predict = limited(
-            PredictBody,
-            "PredictRequest",
-            queries=_bounded(list[text], MaxLen(limits.queries)),
-            top_k=_bounded(int, Le(limits.top_k)),
-            depth=_bounded(int | None, Le(limits.depth)),
-            deadline_ms=_bounded(int | None, Le(limits.deadline_ms)),
-            items=_bounded(list[text] | None, MaxLen(limits.items)),
-            filter=_bounded(dict[str, Any], MaxLen(len(GROUPS))) | None,
-        )
+        queries = _bounded(list[text], MaxLen(limits.queries))
+        options: Any = {option.name: _option_field(option, limits, text) for option in OPTIONS}
+        base = limited(PredictBody, "PredictRequest", queries=queries)
+        self.predict = create_model("PredictRequest", __base__=base, **options)
         aliases = _bounded(list[text], MaxLen(limits.label_aliases))
         queries = _bounded(list[text], MaxLen(limits.label_queries))
         entries = MaxLen(limits.metadata_entries)

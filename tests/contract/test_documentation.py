@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ import yaml
 from cyclopts import App
 
 from service.command_line import run
+from service.core.options import OPTIONS
+from service.http.request_models import RequestModels
 from service.keymatch import keymatch
 from service.settings import EngineSettings, Limits, ServerSettings
 from tests.support.commands import every_command
@@ -212,6 +215,30 @@ def shown(default: object) -> str:
         case str():
             return f"`{default}`"
     return str(default)
+
+
+def test_the_table_of_options_is_made_from_their_declarations() -> None:
+    table = "\n".join(option_rows())
+    assert table in (ROOT / "service/README.md").read_text(), f"put this into the README:\n{table}"
+
+
+def option_rows() -> Iterator[str]:
+    """The table of the options of a query, as it is in service/README.md."""
+    yield "| option | command | type | default | what it does |"
+    yield "|---|---|---|---|---|"
+    schemas = RequestModels(Limits()).predict.model_json_schema()["properties"]
+    for option in OPTIONS:
+        schema = schemas[option.name]
+        [kind] = [one for one in schema.get("anyOf", [schema]) if one["type"] != "null"]
+        allowed = ", ".join(kind.get("items", kind).get("enum", [kind["type"]]))
+        if "minimum" in kind:
+            allowed += f", {kind['minimum']:,} to {kind['maximum']:,}"
+        most = f", at most {kind['maxItems']}" if "maxItems" in kind else ""
+        own = "the bundle's" if option.of_bundle else "none"
+        default = own if option.default is None else json.dumps(option.default)
+        flag = "" if option.command is None else f"`--{option.name.replace('_', '-')}`"
+        cells = (f"`{option.name}`", flag, allowed + most, default, schema["description"])
+        yield f"| {' | '.join(cells)} |"
 
 
 def test_the_runbook_explains_every_alert() -> None:

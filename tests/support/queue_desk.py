@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,13 +14,28 @@ from service.engine.reading import task_queue
 from service.engine.reading.task_queue import TASK_COST, Batch, QueryRequest, TaskQueue
 from service.settings import EngineSettings
 
+PLAIN = PredictOptions()
+
+
+def facts(**predictor: Any) -> Any:
+    """Return what options need of a manifest."""
+    of_bundle = {"memorization": PLAIN.memorization, "depth": PLAIN.depth, "words": None}
+    return SimpleNamespace(
+        predictor=SimpleNamespace(**{**of_bundle, **predictor}),
+        reranker=None,
+        spelling="off",
+        confidence=None,
+    )
+
+
 VIEW = SimpleNamespace(has_rules=False)
 LOADED = cast(
     LoadedBundle,
-    SimpleNamespace(memory=SimpleNamespace(view=VIEW), bundle=SimpleNamespace(manifest=None)),
+    SimpleNamespace(
+        memory=SimpleNamespace(view=VIEW),
+        bundle=SimpleNamespace(manifest=facts()),
+    ),
 )
-
-PLAIN = PredictOptions()
 
 
 class Client:
@@ -52,9 +68,8 @@ class QueueDesk:
         async def make() -> QueryRequest:
             texts = [f"q{number}" for number in range(queries)]
             deadline_at = self.now + deadline
-            request = QueryRequest(
-                texts, LOADED, lambda _facts: options, deadline=deadline_at, client=client
-            )
+            asked = {field.name: getattr(options, field.name) for field in fields(options)}
+            request = QueryRequest(texts, LOADED, asked, deadline=deadline_at, client=client)
             request.join(LOADED, queued=self.now)
             return request
 

@@ -19,6 +19,7 @@ from service.core.items.item_memory import ItemMemory
 from service.core.label_filter import LabelFilter
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
+from service.core.options import complete_options
 from service.core.prediction.many_queries import LabelOrder, RankedLabels
 from service.core.prediction.predictor import Predictor, texts_of, voting_kind
 from service.core.prediction.ranking import Stopwatch
@@ -193,8 +194,10 @@ def open_evaluation(
     the data link them to. Raises `InvalidInput` for a bundle of other labels, for a filter that
     leaves no row, and as `linked_places`, `NotInBundle` if it lacks a reranker.
     """
-    options = bundle.manifest.options(
-        PredictOptions(top_k=labels_to_rank(dataset.test.filtered), exact=exact),
+    options = complete_options(
+        bundle.manifest,
+        top_k=labels_to_rank(dataset.test.filtered),
+        exact=exact,
         depth=depth,
         rerank=rerank,
         spelling=spelling,

@@ -18,9 +18,10 @@ from service.core.encoding.representer import ItemTexts, Representer, open_repre
 from service.core.errors import InvalidInput
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
+from service.core.options import complete_options
 from service.core.prediction.many_queries import LabelOrder
 from service.core.prediction.reranking.reranker import open_reranker
-from service.core.types import Floats, NewLabel, PredictOptions, Role
+from service.core.types import Floats, NewLabel, Role
 from training.evaluation.evaluation import Evaluation
 from training.evaluation.metrics import labels_to_rank
 from training.lab.novel_evaluation import (
@@ -98,7 +99,8 @@ def _reranked(
     reranker = open_reranker(bundle)
     if reranker is None:
         return {}
-    options = PredictOptions(top_k=labels_to_rank(split.everything.test.filtered), exact=True)
+    top_k = labels_to_rank(split.everything.test.filtered)
+    options = complete_options(bundle.manifest, top_k=top_k, exact=True)
     found = {}
     for setting in SETTINGS:
         combined = vectors.combined.get(IRENE)
@@ -111,7 +113,7 @@ def _reranked(
             dataset=split.everything,
             texts=split.everything.test.instances.texts,
             vectors=vectors.queries,
-            options=bundle.manifest.options(options),
+            options=options,
             report=report,
             reranker=reranker,
         )

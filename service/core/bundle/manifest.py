@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,11 +18,11 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.bundle import ranges
 from service.core.config import STRICT
-from service.core.errors import BundleAltered, BundleMissing, NotInBundle
+from service.core.errors import BundleAltered, BundleMissing
 from service.core.files.folder_facts import FileFacts, checked, parse_document, read_bytes
 from service.core.index.frozen_segment import FrozenSegment, equal_path, open_segment
 from service.core.index.libraries import IndexParameters, load_library
-from service.core.types import PredictOptions, ScoreKind, Spelling
+from service.core.types import ScoreKind, Spelling
 
 FORMAT = "keymatch-bundle"
 VERSION = 1
@@ -159,12 +159,6 @@ class PredictorFacts:
             f"lambda {self.memorization:g}, b {self.depth}, tau {self.tau:g}, words {words} and"
             f" hubs {self.hubs:g}"
         )
-
-    def options(self, base: PredictOptions, **requested: Any) -> PredictOptions:
-        """Return `base` with the requested lambda and b; None stands for the bundle's default."""
-        chosen = {name: value for name, value in requested.items() if value is not None}
-        own = {"memorization": self.memorization, "depth": self.depth, "words": self.words}
-        return replace(base, **{**own, **chosen})
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -328,29 +322,6 @@ class Manifest:
     def score_kind(self) -> ScoreKind:
         """The kind of score in answers, unless the request sets `rerank`."""
         return "votes" if self.reranker is None else "probability"
-
-    def options(
-        self,
-        base: PredictOptions,
-        *,
-        rerank: bool | None = None,
-        spelling: Spelling | None = None,
-        **requested: Any,
-    ) -> PredictOptions:
-        """Return `base` with the requested options; None stands for the bundle's default.
-
-        A bundle with a reranker uses it by default. Raises `NotInBundle` if the request asks for
-        reranking or for a least confidence, and the bundle has none.
-        """
-        if rerank and self.reranker is None:
-            raise NotInBundle("second ranking", field="rerank")
-        candidates = 0 if self.reranker is None or rerank is False else self.reranker.candidates
-        kind: ScoreKind = "probability" if candidates else "votes"
-        if base.min_confidence and kind not in (self.confidence or {}):
-            raise NotInBundle("confidence", field="min_confidence")
-        corrects = (spelling or self.spelling) == "auto"
-        of_bundle = replace(base, candidates=candidates, spelling=corrects)
-        return self.predictor.options(of_bundle, **requested)
 
 
 _ADAPTER = TypeAdapter(Manifest)

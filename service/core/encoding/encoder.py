@@ -76,7 +76,7 @@ class OnnxEncoder:
 
         Raises `BundleUnsupported` if the device cannot run the graph; else as `open_session`.
         """
-        self._facts = facts
+        self._facts, self._same_bits = facts, facts.same_bits_in_batches
         if device != "cpu" and not facts.floating_point:
             raise BundleUnsupported(
                 f"{folder / ENCODER} is quantized to {facts.quantization}, which has no kernels on"
@@ -122,7 +122,7 @@ class OnnxEncoder:
         facts, size = self._facts, 1
         if self._buckets is not None:
             size = BATCHES[-1]
-        elif facts.same_bits_in_batches or (together and facts.batch_invariant):
+        elif self._same_bits or (together and facts.batch_invariant):
             size = _BATCH_TEXTS
         vectors = np.empty((len(tokens), facts.dimension), np.float32)
         by_length = sorted(range(len(tokens)), key=lambda position: len(tokens[position]))

@@ -145,14 +145,15 @@ class ReadPath:
         """Answer a request, unless its client leaves; returns the bundle's name and the answer.
 
         Raises `InvalidInput` for a `min_version` too far ahead, `Overloaded`, `DelayExceeded`,
-        `DeadlineExceeded`, `ClientLeft`, or what the request's `choose` or `serialize` raises.
+        `DeadlineExceeded`, `ClientLeft`, or what `complete_options` or the request's `serialize`
+        raises.
         """
         queued = monotonic()
         if request.client is not None:
             request.client.arrived(len(request.queries))
             # The wait begins here: the time that a request waits for the event loop counts.
             queued = request.client.received
-        if self._version() < request.min_version:
+        if self._version() < request.options.min_version:
             await self._wait_for_version(request)
             queued = monotonic()
         request.join(self._loaded(), queued=queued)
@@ -176,7 +177,7 @@ class ReadPath:
 
     async def _wait_for_version(self, request: QueryRequest) -> None:
         """Wait for `min_version` outside the queue, so that no other request is delayed."""
-        wanted = request.min_version
+        wanted = request.options.min_version
         if wanted - self._version() > self._most_in_flight:
             raise InvalidInput(
                 f"the newest version is {self._version()} here, and writes under way reach at most"

@@ -25,15 +25,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Condition, Lock
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
-from service.core.bundle.manifest import Manifest
 from service.core.errors import (
     ClientLeft,
     DeadlineExceeded,
@@ -42,28 +41,19 @@ from service.core.errors import (
     Overloaded,
 )
 from service.core.memory.view import View
+from service.core.options import OPTIONS, PredictOptions, complete_options
 from service.core.tenant import Tenant
-from service.core.types import Answer, Prediction, PredictOptions
+from service.core.types import Answer, Prediction
 from service.engine.loaded_bundle import LoadedBundle
 from service.settings import EngineSettings
 
-# CPU milliseconds of a query's parts, measured on one core with 126,665 keys, at several depths and
-# numbers of keywords, with and without evidence. Only their ratios matter: the queue measures this
-# machine's speed. Predicted items cost each query of a bundle the same, and do not count.
+# CPU milliseconds of a query besides those of its options (`core.options`), measured with them.
+# Only the ratios matter: the queue measures this machine's speed.
 _QUERY = 1.6
-_KEY = 0.004  # per retrieved key, with its votes
-_KEYWORD = 0.0035  # per keyword in the answer
-_EXPLAINED_KEY = 0.002
-_EXPLAINED_KEYWORD = 0.01
-_GIVEN_ITEM = 0.025  # per given item: found by its text, fused, and named in the answer
-_CANDIDATE = 0.007  # per candidate of the reranker
-_TYPED = 15.0  # for a request of certain match types: all labels with votes are compared
-_DIVERSE = 0.5  # for a request of diverse keywords
-_FILTERED = 3.0  # for a filtered request: a longer walk, or a scan
 _CHARACTER = 0.02  # per character of a query's text, up to what an encoder reads
 _ENCODED = 128  # characters
 _SPELLED = 0.0015  # per character, as the spelling of all words is looked up
-_STEP = 0.001  # per step of a filter, and of the rules that act on every query
+_STEP = 0.001  # per step of the rules that act on every query
 _UNIT = 2.5  # a query at depth 200 with ten keywords
 
 # The most that a task of several queries costs, so that no request occupies a thread for long. A
@@ -79,22 +69,13 @@ def query_cost(options: PredictOptions, *, characters: float = 0.0, rules: int =
     `characters` are the length of its text, and `rules` the steps of the rules that act on it,
     whatever its words are.
     """
-    keyword = _KEYWORD + _EXPLAINED_KEYWORD * options.explain
-    key = _KEY + _EXPLAINED_KEY * options.explain
     milliseconds = (
         _QUERY
         + _CHARACTER * min(characters, _ENCODED)
         + _SPELLED * characters
-        + key * options.depth
-        + keyword * options.top_k
-        + _CANDIDATE * options.candidates
-        + _GIVEN_ITEM * len(options.items or ())
-        + _TYPED * (options.match is not None)
-        + _DIVERSE * (options.diversity > 0)
         + _STEP * rules
+        + sum(one.cost(options) for one in OPTIONS if one.cost is not None)
     )
-    if options.filter is not None:
-        milliseconds += _FILTERED + _STEP * options.filter.work
     return max(1, round(milliseconds / _UNIT))
 
 
@@ -121,21 +102,19 @@ class QueryRequest:
         self,
         queries: Sequence[str],
         loaded: LoadedBundle,
-        choose: Callable[[Manifest], PredictOptions],
+        asked: Mapping[str, Any],
         *,
         deadline: float = math.inf,
-        min_version: int = 0,
         client: Client | None = None,
         serialize: Serializer | None = None,
     ) -> None:
-        """Ask for answers of at least `min_version` until `deadline`, a time of `monotonic`.
+        """Ask for answers until `deadline`, a time of `monotonic`.
 
-        `choose` completes the options for the answering bundle, at first `loaded`. With
-        `serialize`, each prediction is serialized as soon as it is made. A large answer is then
-        never held as many objects, which would all be freed at once.
+        The `asked` options are completed for the answering bundle, at first `loaded`. Raises as
+        `complete_options`. With `serialize`, each prediction is serialized as soon as it is made.
+        A large answer is then never held as many objects, which would all be freed at once.
         """
-        self.queries, self._choose = queries, choose
-        self.deadline, self.min_version = deadline, min_version
+        self.queries, self._asked, self.deadline = queries, asked, deadline
         self.client, self.serialize = client, serialize
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Answer] = self.loop.create_future()
@@ -147,7 +126,7 @@ class QueryRequest:
         self._answer_from(loaded)
 
     def _answer_from(self, loaded: LoadedBundle) -> None:
-        self.loaded, self.options = loaded, self._choose(loaded.bundle.manifest)
+        self.loaded, self.options = loaded, complete_options(loaded.bundle.manifest, **self._asked)
         self.tenant = self.options.tenant
         view = loaded.memory.view
         rules = view.rules.of(self.tenant).common_work if view.has_rules else 0
@@ -156,7 +135,7 @@ class QueryRequest:
     def join(self, loaded: LoadedBundle, *, queued: float) -> None:
         """Answer from `loaded`, which is another bundle if a reload ended during the wait.
 
-        Raises as `choose` if this bundle lacks what the request asks for.
+        Raises as `complete_options` if this bundle lacks what the request asks for.
         """
         self.queued = queued
         if loaded is not self.loaded:

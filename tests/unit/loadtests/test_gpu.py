@@ -16,7 +16,7 @@ from loadtests.report import Row
 from loadtests.traffic import Load
 from service.child_server import ServerFailed
 from service.core.bundle import manifest
-from service.core.types import PredictOptions
+from service.core.options import complete_options
 from tests.support.commands import status_of
 from tests.support.device.scan_device import HostScanDevice, use_stand_in
 
@@ -114,7 +114,7 @@ def test_the_report_holds_every_part(
 
 def test_exact_scores_use_the_options_of_a_service(tiny_bundle_folder: Path) -> None:
     options = BarePredictor.open(tiny_bundle_folder).options
-    assert options == manifest.read(tiny_bundle_folder).options(PredictOptions())
+    assert options == complete_options(manifest.read(tiny_bundle_folder))
 
 
 def test_a_served_device_is_measured_from_start_to_answers(tiny_bundle_folder: Path) -> None:

@@ -12,6 +12,7 @@ from export.bundle.confidence import FEWEST_ROWS, Sample, fit_confidence, fitted
 from export.bundle.hidden_rows import HiddenRows
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.memory.view import View
+from service.core.options import complete_options
 from service.core.prediction.confidence import FEATURES, Confidence, open_confidence
 from service.core.prediction.predictor import Predictor
 from service.core.types import PredictOptions
@@ -64,7 +65,7 @@ def test_known_queries_are_sure_and_new_ones_are_not_surer_for_it(tmp_path: Path
     predictor = Predictor(hidden.encoder, tau=0.1, confidence=open_confidence(facts))
 
     def first(view: View, query: str) -> float:
-        [answer] = predictor.predict(view, [query], facts.options(PredictOptions())).predictions
+        [answer] = predictor.predict(view, [query], complete_options(facts)).predictions
         return answer.keywords[0].confidence or 0.0
 
     rows = hidden.rows[:20]

@@ -13,6 +13,7 @@ from service.core.errors import BundleUnsupported, NotInBundle
 from service.core.lexical.spelling import readings
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
+from service.core.options import complete_options
 from service.core.prediction.confidence import (
     FEATURES,
     Confidence,
@@ -151,13 +152,12 @@ def test_a_query_that_finds_nothing_has_no_confidence(
 
 def test_a_bundle_without_confidences_refuses_a_least_one(folder: Path) -> None:
     facts = manifest.read(folder)
-    asked = PredictOptions(min_confidence=0.5)
-    assert facts.options(asked).min_confidence == 0.5
+    assert complete_options(facts, min_confidence=0.5).min_confidence == 0.5
     of_votes = replace(facts, confidence={"votes": confidence_facts()})
-    assert of_votes.options(asked, rerank=False).min_confidence == 0.5
+    assert complete_options(of_votes, min_confidence=0.5, rerank=False).min_confidence == 0.5
     for without, rerank in ((replace(facts, confidence=None), None), (of_votes, True)):
         with pytest.raises(NotInBundle, match="no confidence") as refused:
-            without.options(asked, rerank=rerank)
+            complete_options(without, min_confidence=0.5, rerank=rerank)
         assert refused.value.field == "min_confidence"
 
 

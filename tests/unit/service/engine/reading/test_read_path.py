@@ -19,12 +19,13 @@ from service.core.errors import (
 from service.core.items.fusion import FusedQueries
 from service.core.prediction.predictor import Readings, Searched
 from service.core.prediction.ranking import Stopwatch
-from service.core.types import Floats, Prediction, PredictOptions, Reading
+from service.core.types import Floats, Prediction, Reading
 from service.engine.reading import read_path
 from service.engine.reading.read_path import Outcome, ViewWaiters, answer_batch
 from service.engine.reading.task_queue import Batch, Client, QueryRequest, QueryTask, TaskQueue
 from service.settings import EngineSettings
 from service.telemetry import Telemetry
+from tests.support.queue_desk import facts
 
 NOW = 1_000.0  # start of the clock, which a test may move
 
@@ -151,14 +152,14 @@ class Desk:
 
     def bundle(self) -> Any:
         memory = SimpleNamespace(view=a_view(version=1), is_timed=lambda view: False)
-        bundle = SimpleNamespace(manifest=object())
+        bundle = SimpleNamespace(manifest=facts())
         return SimpleNamespace(memory=memory, bundle=bundle, predictor=FakePredictor())
 
     def request(self, *queries: str, loaded: Any = None, **how: Any) -> QueryRequest:
         async def make() -> QueryRequest:
-            options = how.pop("options", PredictOptions())
+            asked = how.pop("asked", {})
             how.setdefault("deadline", NOW + 60)
-            request = QueryRequest(queries, loaded or self.loaded, lambda _facts: options, **how)
+            request = QueryRequest(queries, loaded or self.loaded, asked, **how)
             request.join(request.loaded, queued=NOW - 0.5)
             return request
 
@@ -231,7 +232,7 @@ def test_predictions_are_serialized_where_the_request_asks_for_that(desk: Desk) 
 
 
 def test_tasks_of_other_options_views_or_bundles_are_searched_by_themselves(desk: Desk) -> None:
-    requests = [desk.request("a"), desk.request("bb", options=PredictOptions(top_k=3))]
+    requests = [desk.request("a"), desk.request("bb", asked={"top_k": 3})]
     requests += [desk.request("ccc"), desk.request("dddd")]
     tasks = [request.cut() for request in requests[:2]]
     desk.loaded.memory.view = a_view(version=2)
@@ -248,14 +249,12 @@ def test_tasks_of_other_options_views_or_bundles_are_searched_by_themselves(desk
 
 
 def test_a_bundle_that_is_served_after_the_wait_chooses_the_options_again(desk: Desk) -> None:
-    depths = {id(desk.loaded.bundle.manifest): 5}
     after = desk.bundle()
-    depths[id(after.bundle.manifest)] = 7
+    for loaded, depth in ((desk.loaded, 5), (after, 7)):
+        loaded.bundle.manifest = facts(depth=depth)
 
     async def make() -> QueryRequest:
-        return QueryRequest(
-            ["a"], desk.loaded, lambda facts: PredictOptions(depth=depths[id(facts)])
-        )
+        return QueryRequest(["a"], desk.loaded, {})
 
     request = desk.loop.run_until_complete(make())
     request.join(desk.loaded, queued=NOW)

@@ -12,6 +12,7 @@ from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
 from service.core.memory.view import View
+from service.core.options import complete_options
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.reranking.features import FEATURES, LabelsOfView, trained_frequencies
 from service.core.prediction.reranking.reranker import (
@@ -142,7 +143,7 @@ def test_other_features_than_this_version_has(bundle: Bundle) -> None:
 
 def test_a_request_chooses_whether_to_rerank(bundle: Bundle, trigram_bundle: Bundle) -> None:
     def candidates(opened: Bundle, *choices: bool | None) -> list[int]:
-        options = [opened.manifest.options(PredictOptions(), rerank=choice) for choice in choices]
+        options = [complete_options(opened.manifest, rerank=choice) for choice in choices]
         return [option.candidates for option in options]
 
     assert candidates(bundle, None, True, False) == [CANDIDATES, CANDIDATES, 0]
