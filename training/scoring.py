@@ -170,7 +170,7 @@ class Scoring:
             for memorization in searched
         )
         return predict(
-            self.memory,
+            self.memory.values,
             *map(retrieved.of_choices, ways),
             tau=self.choices.tau,
             memorization=way.memorization,

@@ -20,7 +20,8 @@
     │   ├── TooManyConnections, Forbidden, BodyTooLarge
     │   ├── Unauthenticated ── InvalidToken
     │   └── UnsupportedMedia ── UnsupportedCoding
-    └── KeyReused, ParityError, Diverged, CommandFailed, DeviceUnavailable, MissingExtra
+    ├── KeyReused, ParityError, Diverged, CommandFailed, DeviceUnavailable
+    └── MissingExtra, NotCompiled
 
 A message is written for the person who must act on it. Messages of `InvalidInput` and `Unavailable`
 may be sent to a client, so they contain neither paths nor internals. Those of `StoreError` may be
@@ -342,6 +343,16 @@ class MissingExtra(KeymatchError):
     def __init__(self, package: str, *, extra: str) -> None:
         """Name the package and the extra of keymatch that installs it."""
         super().__init__(f"{package} is not installed: {install_command(extra)}")
+
+
+class NotCompiled(KeymatchError):
+    """A compiled library is missing or another version's. Only checkouts have to build it."""
+
+    def __init__(self, library: str) -> None:
+        """Name the library and the command that builds it."""
+        super().__init__(
+            f"{library} of this version was not built: in keymatch's checkout, pip install -e ."
+        )
 
 
 def install_command(extra: str) -> str:

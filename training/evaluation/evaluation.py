@@ -20,21 +20,22 @@ from service.core.label_filter import LabelFilter
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.options import complete_options
-from service.core.prediction.many_queries import LabelOrder, RankedLabels
 from service.core.prediction.predictor import Predictor, texts_of, voting_kind
 from service.core.prediction.ranking import Stopwatch
-from service.core.prediction.reranking.reranker import (
-    Reranker,
-    candidates_of,
-    open_reranker,
-    rerank_labels,
-)
+from service.core.prediction.reranking.reranker import Reranker, open_reranker
 from service.core.types import Floats, PredictOptions, RowKind, Rows, Spelling
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_links import NO_ITEM, all_linked, require_metadata
 from training.evaluation.metrics import evaluate as measure
 from training.evaluation.metrics import labels_to_rank, unfiltered_positives
-from training.evaluation.prediction import Neighbours, predict
+from training.evaluation.prediction import (
+    Neighbours,
+    RankedLabels,
+    candidates_of,
+    order_by_id,
+    predict,
+    rerank_labels,
+)
 from training.evaluation.retrieval import (
     CHUNK_ROWS,
     Elsewhere,
@@ -91,7 +92,7 @@ class Evaluation:
 
     view: View
     tau: float
-    order: LabelOrder
+    order: Rows  # [C], the columns' places by id
     dataset: Dataset
     texts: Sequence[str]  # [n], the test rows as they are read
     vectors: Floats  # [n, d]
@@ -226,7 +227,7 @@ def open_evaluation(
     return Evaluation(
         view=view,
         tau=tau,
-        order=LabelOrder.of(dataset.labels.uids),
+        order=order_by_id(dataset.labels.uids),
         dataset=dataset,
         texts=texts,
         vectors=view.fused(vectors, given).vectors,  # fused with items, as in the service

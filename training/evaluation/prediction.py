@@ -3,7 +3,8 @@
 For the same retrieved keys, `predict` returns the service's answers, equal to the last bit of a
 score. Only the retrieval differs offline: vectors lie in arrays, and every key is scanned.
 
-Shapes: n queries, N instances, L labels, b retrieved keys, k ranked labels, d dimensions.
+Shapes: n queries, N instances, L labels, b retrieved keys, k ranked labels, d dimensions, C columns
+of a view (at least L).
 """
 
 from __future__ import annotations
@@ -27,15 +28,12 @@ from service.core.lexical.hybrid import cosines_by, with_matches
 from service.core.lexical.lexicon import Lexicon, Matches, WordPart
 from service.core.lexical.word_index import index_texts
 from service.core.memory.part import WeightedVotes, entries_of
-from service.core.prediction.many_queries import (
-    LabelOrder,
-    RankedLabels,
-    ValueRows,
-    rank_labels,
-    retriever_distributions,
-)
+from service.core.memory.view import View
 from service.core.prediction.predictor import voting_kind
-from service.core.types import Bools, Floats, Halves, RowKind, Rows
+from service.core.prediction.ranking import Ranker, Values, retriever_distribution
+from service.core.prediction.reranking.features import CandidateLabels, Candidates
+from service.core.prediction.reranking.reranker import Reranker
+from service.core.types import Bools, Doubles, Floats, Halves, RowKind, Rows
 from training.checkpoints.choices import Choices
 from training.datasets.dataset import Dataset, Texts
 from training.datasets.pair_weights import vote_weights
@@ -45,8 +43,32 @@ Ranked = NDArray[np.int64]  # [n, k] columns of V, the best first, then -1
 Neighbours = tuple[Floats, Rows]  # similarities and rows of the nearest keys, [n, b] each
 
 _SEARCHED_TOGETHER = 4_096  # queries that faiss multiplies with the keys at a time
-_TABLE_CELLS = 2**23  # queries times labels that are ranked together: 40 MB per thread
-_MOST_ROWS = 256
+_RANKED_TOGETHER = 256  # queries of one call of the ranker
+
+
+def order_by_id(ids: Sequence[str]) -> Rows:
+    """Return the place of each label [L] among all labels sorted by id: the order of ties."""
+    places = np.empty(len(ids), np.int64)
+    places[np.argsort(np.array(ids, object), kind="stable")] = np.arange(len(ids))
+    return places
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RankedLabels:
+    """The best labels of each query, descending by score; ties are ordered by label id.
+
+    `labels` [n, k] are columns of V, with `scores` [n, k]. If a query has fewer than k candidates,
+    the remaining places hold label -1 and score 0.
+    """
+
+    labels: Rows
+    scores: Doubles
+
+    @classmethod
+    def none(cls, queries: int, top_k: int) -> RankedLabels:
+        """Return places [n, k] for labels, without any."""
+        shape = (queries, top_k)
+        return cls(labels=np.full(shape, -1, np.int64), scores=np.zeros(shape))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -145,15 +167,31 @@ class OfflineMemory:
         return int(self.labels_of.shape[0])
 
     @cached_property
-    def label_order(self) -> LabelOrder:
-        """The labels sorted by id."""
-        return LabelOrder.of(self.label_ids)
+    def label_order(self) -> Rows:
+        """The labels' places by id, [L]."""
+        return order_by_id(self.label_ids)
+
+    @cached_property
+    def values(self) -> Values:
+        """The values V = [Y; I], for the ranker."""
+        of_labels, weights = self._votes, self._vote_weights
+        return Values(
+            indptr=of_labels.indptr,
+            indices=of_labels.indices,
+            weights=None if weights is None else weights[: of_labels.nnz],
+            labels=of_labels.shape[1],
+        )
 
     @cached_property
     def _values(self) -> csr_matrix:
         """The values V = [Y; I], [N + L, L]."""
         one_label_each = identity(self.labels_of.shape[1], dtype=bool, format="csr")
-        return csr_matrix(vstack([csr_matrix(self.labels_of != 0), one_label_each], format="csr"))
+        return csr_matrix(vstack([self._votes, one_label_each], format="csr"))
+
+    @cached_property
+    def _votes(self) -> csr_matrix:
+        """Y with all votes 1, [N, L]."""
+        return csr_matrix(self.labels_of != 0)
 
     @cached_property
     def _vote_weights(self) -> Floats | None:
@@ -169,7 +207,7 @@ class OfflineMemory:
     def ranked(self, retrieved: Neighbours, choices: Choices, *, top_k: int) -> RankedLabels:
         """Return the `top_k` labels of each query by Eq. 7, from the keys that it retrieved."""
         return predict(
-            self,
+            self.values,
             retrieved,
             tau=choices.tau,
             memorization=choices.memorization,
@@ -296,39 +334,99 @@ def retrieve(
 
 
 def predict(
-    memory: ValueRows,
+    memory: View | Values,
     *blocks: Neighbours,
     tau: float,
     memorization: float,
     top_k: int,
-    order: LabelOrder,
+    order: Rows,
 ) -> RankedLabels:
-    """Return the best labels of each query, in chunks of queries and in several threads.
+    """Return the best labels of each query, ranked in several threads; `order` [C] is of ties.
 
     The keys of each block get a softmax of their own. One block of retrieved keys is Eq. 7. One of
     instances and one of labels are Eq. 11, the "OvA+kNN prediction", which is not served.
     """
+    ranker = Ranker(keep_lock=False)
+    rows = np.hstack([rows for _, rows in blocks])
+    ranked = RankedLabels.none(len(rows), top_k)
 
-    def rank(chunk: slice) -> RankedLabels:
-        weights = [
-            retriever_distributions(similarities=similarities[chunk], rows=rows[chunk], tau=tau)
-            for similarities, rows in blocks
-        ]
-        return rank_labels(
+    def rank(chunk: slice) -> None:
+        retrieved = rows[chunk] >= 0
+        softmax = np.hstack([_softmax(one[chunk], keys[chunk], tau) for one, keys in blocks])
+        found = ranker.best(
             memory,
-            rows=np.hstack([rows[chunk] for _, rows in blocks]),
-            weights=np.hstack(weights),
+            rows=rows[chunk][retrieved],
+            softmax=softmax[retrieved],
+            b=np.count_nonzero(retrieved, axis=1).tolist(),
             memorization=memorization,
             top_k=top_k,
-            order=order,
         )
+        counts = np.array(found.counts)
+        query, place = np.nonzero(np.arange(found.room) < counts[:, None])
+        columns = np.array(found.columns)[query * found.room + place]
+        scores = np.array(found.scores)[query * found.room + place]
+        best = np.lexsort((order[columns], -scores, query))[place < top_k]
+        query, place = query[place < top_k] + chunk.start, place[place < top_k]
+        ranked.labels[query, place], ranked.scores[query, place] = columns[best], scores[best]
 
-    queries, labels = len(blocks[0][1]), len(order.rank_of_label)
-    whole = RankedLabels(
-        labels=np.full((queries, top_k), -1, np.int64), scores=np.zeros((queries, top_k))
-    )
-    chunks = list(batches(queries, min(_MOST_ROWS, max(1, _TABLE_CELLS // max(1, labels)))))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for chunk, ranked in zip(chunks, pool.map(rank, chunks), strict=True):
-            whole.labels[chunk], whole.scores[chunk] = ranked.labels, ranked.scores
-    return whole
+        for _ in pool.map(rank, batches(len(rows), _RANKED_TOGETHER)):
+            pass
+    return ranked
+
+
+def _softmax(similarities: Floats, rows: Rows, tau: float) -> Doubles:
+    """Return the softmax over each query's retrieved keys (Eq. 5), [n, b].
+
+    If fewer than b keys were retrieved, `rows` [n, b] end with -1. These places weigh 0.
+    """
+    weights = np.zeros(rows.shape)
+    counts = np.count_nonzero(rows >= 0, axis=1)  # [n]
+    # Subtle: numpy adds in pairs, so trailing zeros would change the last bits of a sum. So only
+    # queries with equal numbers of keys are summed together.
+    for count in np.unique(counts).tolist():
+        queries = np.flatnonzero(counts == count)
+        weights[queries, :count] = retriever_distribution(
+            similarities=similarities[queries, :count], tau=tau
+        )
+    return weights
+
+
+def candidates_of(
+    queries: Sequence[str], vectors: Floats, retrieved: Neighbours, ranked: RankedLabels
+) -> list[Candidates]:
+    """Return each query's candidates, given its ranked labels, vector [n, d] and keys [n, b]."""
+    similarities, rows = retrieved
+    keys = np.count_nonzero(rows >= 0, axis=1).tolist()  # missing rows (-1) are at the end
+    labels = np.count_nonzero(ranked.labels >= 0, axis=1).tolist()
+    return [
+        Candidates(
+            query=text,
+            vector=vectors[query],
+            columns=ranked.labels[query, :label_count],
+            scores=ranked.scores[query, :label_count],
+            rows=rows[query, :key_count],
+            similarities=similarities[query, :key_count],
+        )
+        for query, (text, key_count, label_count) in enumerate(
+            zip(queries, keys, labels, strict=True)
+        )
+    ]
+
+
+def rerank_labels(
+    reranker: Reranker,
+    labels: CandidateLabels,
+    candidates: Sequence[Candidates],
+    *,
+    top_k: int,
+    order: Rows,
+) -> RankedLabels:
+    """Return each query's `top_k` best labels by the reranker; ties are ordered by label id."""
+    again = RankedLabels.none(len(candidates), top_k)
+    for query, of_query in enumerate(candidates):
+        scores = reranker.scores(of_query, labels)
+        best = np.lexsort((order[of_query.columns], -scores))[:top_k]
+        again.labels[query, : len(best)] = of_query.columns[best]
+        again.scores[query, : len(best)] = scores[best]
+    return again

@@ -212,7 +212,7 @@ class NovelEvaluation:
         if method.depth is not None:
             retrieved = memory.without_hubs(retrieved, share=self.predictor.hubs)
         ranked = predict(
-            memory,
+            memory.values,
             retrieved,
             tau=self.predictor.tau,
             memorization=method.memorization,

@@ -19,11 +19,11 @@ from service.core.errors import InvalidInput
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.options import complete_options
-from service.core.prediction.many_queries import LabelOrder
 from service.core.prediction.reranking.reranker import open_reranker
 from service.core.types import Floats, NewLabel, Role
 from training.evaluation.evaluation import Evaluation
 from training.evaluation.metrics import labels_to_rank
+from training.evaluation.prediction import order_by_id
 from training.lab.novel_evaluation import (
     IRENE,
     METHODS,
@@ -109,7 +109,7 @@ def _reranked(
         found[setting] = Evaluation(
             view=view_with_posted_labels(bundle, split, keys, queries),
             tau=bundle.manifest.predictor.tau,
-            order=LabelOrder.of(split.everything.labels.uids),
+            order=order_by_id(split.everything.labels.uids),
             dataset=split.everything,
             texts=split.everything.test.instances.texts,
             vectors=vectors.queries,

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from service.core.prediction.many_queries import LabelOrder, RankedLabels
 from service.core.types import Bools, Doubles, Floats, Rows
 from training.checkpoints.choices import Choices
 from training.evaluation.metrics import labels_to_rank
-from training.evaluation.prediction import Neighbours, OfflineMemory, Ranked
+from training.evaluation.prediction import Neighbours, OfflineMemory, Ranked, RankedLabels
 from training.reranking.finished_run import FinishedRun
 from training.scoring import Scoring
 from training.selection.validation import HeldOutRetrieval
@@ -54,12 +53,12 @@ class Pairs:
             count=self.count,
         )
 
-    def ranked_by(self, scores: Doubles, *, top_k: int, order: LabelOrder) -> Ranked:
+    def ranked_by(self, scores: Doubles, *, top_k: int, order: Rows) -> Ranked:
         """The labels of each query by descending scores [M], [n, top_k], padded with -1.
 
         Equal scores are ordered by label id, as in the service.
         """
-        best = np.lexsort((order.rank_of_label[self.labels], -scores, self.queries))
+        best = np.lexsort((order[self.labels], -scores, self.queries))
         ranked = np.full((self.count, top_k), -1, np.int64)
         kept = self.ranks < top_k
         ranked[self.queries[kept], self.ranks[kept]] = self.labels[best][kept]

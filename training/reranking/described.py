@@ -17,12 +17,11 @@ from sklearn.preprocessing import normalize
 
 from service.core.index.protocol import batches
 from service.core.prediction.reranking.features import FEATURES, features_of
-from service.core.prediction.reranking.reranker import candidates_of
-from service.core.prediction.reranking.text_overlap import WordRarity, open_compare
+from service.core.prediction.reranking.text_overlap import TextComparison, WordRarity
 from service.core.types import Bools, Doubles, Floats
 from training.datasets.dataset import Dataset
 from training.datasets.propensity import label_frequency
-from training.evaluation.prediction import Ranked
+from training.evaluation.prediction import Ranked, candidates_of
 from training.reranking.candidates import Pairs, Queries, entries, pairs_of
 from training.reranking.finished_run import FinishedRun
 
@@ -80,7 +79,7 @@ def describe(
     queries: Queries, rarity: WordRarity, *, candidates: int, items: Items | None = None
 ) -> Described:
     """Describe the `candidates` best labels of each query; `items` adds features of metadata."""
-    ranked, compare = queries.ranked(max(candidates, queries.top_k)), open_compare()
+    ranked, compare = queries.ranked(max(candidates, queries.top_k)), TextComparison()
     pairs = pairs_of(ranked)
     is_candidate = pairs.ranks < candidates
     found = [np.zeros((0, len(FEATURES)), np.float32)]

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from service.core.prediction.reliability import calibration_error
-from service.core.prediction.reranking.reranker import candidates_of, rerank_labels, reranker_of
+from service.core.prediction.reranking.reranker import reranker_of
 from training.checkpoints import reranker_folder
+from training.evaluation.prediction import candidates_of, rerank_labels
 from training.evaluation.results import RERANKED, measured
 from training.reranking.candidates import queries_of_test
 from training.reranking.described import describe, items_of_test

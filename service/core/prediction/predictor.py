@@ -39,11 +39,10 @@ from service.core.prediction.ranking import (
     Stages,
     Stopwatch,
     Votes,
-    open_ranker,
+    places,
     ranked,
 )
 from service.core.prediction.reranking.reranker import Reranked, Reranker
-from service.core.prediction.scoring import places
 from service.core.prediction.steering import (
     Only,
     Steering,
@@ -186,21 +185,19 @@ class Predictor:
         *,
         tau: float,
         cache: QueryCache | None = None,
-        ranker: Ranker | None = None,
         reranker: Reranker | None = None,
         confidence: Mapping[ScoreKind, Confidence] | None = None,
         only: Only = only_passing,
     ) -> None:
         """Predict at temperature `tau`; `cache` keeps the vectors of recent queries.
 
-        `ranker` counts the votes of retrieved keys. By default it is the compiled code, if that was
-        built. `reranker` and `confidence`, by kind of score, are the bundle's, if it has them.
-        `only` applies the filters of rules.
+        `reranker` and `confidence`, by kind of score, are the bundle's, if it has them. `only`
+        applies the filters of rules. Raises `NotCompiled`.
         """
         self._encoder = encoder
         self._tau = tau
         self._cache = cache or QueryCache(0)
-        self._ranker = ranker or open_ranker()
+        self._ranker = Ranker()
         self._reranker, self._confidence = reranker, confidence or {}
         self._only, self._steerings = only, Steerings()
 

@@ -1,25 +1,23 @@
-"""Ranks the best labels of one query from its retrieved keys, in compiled code or in numpy.
+"""Ranks the best labels of queries from their retrieved keys, in compiled code.
 
-The installation compiles `votes.c` into `libvotes.so` (see `hatch_build.py`). Without it, numpy
-computes the same in three times the time. Both apply the equations of `scoring` and add each
-label's votes in the order of the keys, so their scores are equal to the last bit.
+The installation compiles `votes.c` into `libvotes.so` (see `hatch_build.py`).
 
-Subtle: the call keeps the interpreter's lock, because it takes only about twenty microseconds. A
-thread that releases the lock waits up to the switch interval of 5 ms to get it back.
+Subtle: a query's call keeps the interpreter's lock, because it takes only about twenty
+microseconds. A thread that releases the lock waits up to the switch interval of 5 ms to get it
+back.
 
 Stages then change the ranking. Each says how many labels it wants from the one before it, asked
 backwards once, and then does its work, forwards. A request that does not ask for a capability, or
 a bundle without it, has no such stage in its list (`Predictor.stages_of`).
 
-Shapes: b retrieved keys of one query, n votes, k labels.
+Shapes: n queries, b retrieved keys of one query, m of all queries, N instances, k labels.
 """
 
 from __future__ import annotations
 
 import ctypes
-import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,25 +28,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.core.bundle.bundle import Bundle
+from service.core.errors import NotCompiled
 from service.core.memory.decay import Decay
 from service.core.memory.label_table import LabelTable
 from service.core.memory.view import View
-from service.core.prediction.scoring import (
-    best_candidates,
-    predictive_scores,
-    retriever_distribution,
-    value_weights,
-)
 from service.core.prediction.steering import Steering
-from service.core.types import Doubles, Floats, Reading, Rows, ScoreKind
+from service.core.types import Doubles, Floats, Indices, Reading, Rows, ScoreKind
 
 LIBRARY = Path(__file__).with_name("libvotes.so")
+# With at least one vote per this many columns, filling a table over all columns is faster. With
+# fewer votes, as in a large bundle, a search among sorted columns is faster.
+TABLE_ENTRIES_A_VOTE = 32
 _ROOM_FOR_TIES = 32  # the first call has room for this many labels beyond top_k
 _OUT_OF_MEMORY = -1
 _NOTHING_LEARNED = (b"", b"", 0, b"", None, 0)
-
-Compiled = TypeVar("Compiled")
-log = logging.getLogger("keymatch")
+_EVERY_LABEL = (*_NOTHING_LEARNED, b"", 0, None, 0)  # none was learned or deleted
 
 
 class Ranking(NamedTuple):
@@ -150,8 +144,89 @@ class Ranking(NamedTuple):
         return whole.only([place_of[column] for column in order[:count]])
 
 
-class NumpyRanker:
-    """Counts the votes of retrieved keys and ranks the labels, with the functions of `scoring`."""
+def retriever_distribution(*, similarities: Floats, tau: float) -> Doubles:
+    """Return the softmax of the keys' similarities at temperature tau (Eq. 5, top b only).
+
+    Takes the similarities of one query [b] or of several [..., b], and returns the same shape.
+    Similarities are inner products of unit vectors. If an index returns squared L2 distances,
+    convert them first (s = 1 - distance / 2). Otherwise the temperature would be tau / 2.
+    """
+    if similarities.shape[-1] == 0:
+        return np.zeros(similarities.shape)
+    weights = np.true_divide(similarities, tau, dtype=np.float64)
+    weights -= weights[..., :1]  # of the nearest key
+    np.exp(weights, out=weights)
+    weights /= np.add.reduce(weights, axis=-1, keepdims=True)
+    return weights
+
+
+class _CsrMatrix(ctypes.Structure):
+    """The matrix Y and the number of labels, as `votes.c` reads them."""
+
+    _fields_ = (
+        ("instances", ctypes.c_int64),
+        ("labels", ctypes.c_int64),
+        ("entries", ctypes.c_int64),
+        ("indptr", ctypes.c_void_p),
+        ("indices", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),  # NULL if every vote weighs 1
+    )
+
+
+class Values:
+    """The values V = [Y; I] of instances and labels. Keeps the arrays alive that C reads."""
+
+    def __init__(
+        self, *, indptr: Rows, indices: Indices, weights: Floats | None, labels: int
+    ) -> None:
+        """Read Y from `indptr` [N + 1], `indices` and `weights` (None: all are 1) of its votes."""
+        self._arrays = (
+            np.ascontiguousarray(indptr, np.int64),
+            np.ascontiguousarray(indices, np.int32),
+            None if weights is None else np.ascontiguousarray(weights, np.float32),
+        )
+        addresses = (None if array is None else array.ctypes.data for array in self._arrays)
+        self._matrix = _CsrMatrix(len(indptr) - 1, labels, len(indices), *addresses)
+        self.address = ctypes.addressof(self._matrix)
+
+
+class Best(NamedTuple):
+    """The best labels of n queries in arrays of ctypes, in no order, with all that tie.
+
+    Query q has `counts[q]` labels, which begin at place q * `room` of `columns` and `scores`.
+    `weights` [m] are those of all keys after Eq. 4.
+    """
+
+    room: int
+    counts: ctypes.Array[ctypes.c_int64]
+    columns: ctypes.Array[ctypes.c_int32]
+    scores: ctypes.Array[ctypes.c_double]
+    weights: ctypes.Array[ctypes.c_double]
+
+
+class Ranker:
+    """Counts the votes of retrieved keys and ranks the labels, with `votes.c`."""
+
+    def __init__(self, *, keep_lock: bool = True) -> None:
+        """Load the compiled library; raises `NotCompiled`.
+
+        Calls for many queries may release the interpreter's lock instead of keeping it.
+        """
+        self._best = open_library(LIBRARY, "best_labels", keep_lock=keep_lock)
+        self._best.restype = ctypes.c_int64
+        pointer, integer, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+        self._best.argtypes = [
+            pointer,  # values
+            *(pointer, pointer, pointer, integer, real),  # rows, softmax; b, n; lambda
+            *(pointer, pointer, integer),  # learned rows: the votes of each, the kinds, the number
+            *(pointer, pointer, integer),  # the columns that learned rows vote for, weights or NULL
+            *(pointer, integer),  # deleted columns
+            *(pointer, integer),  # bitmap of the only columns that count, or NULL; its bits
+            *(pointer, integer),  # factors of the first columns or NULL, their number
+            *(integer, integer),  # top_k, room
+            *(pointer, pointer, pointer, pointer),  # written: counts, columns, scores, weights
+        ]
+        self._last: tuple[Bundle, Decay | None, Values] | None = None
 
     def rank(
         self,
@@ -168,178 +243,100 @@ class NumpyRanker:
         `similarities` [b] of the keys are descending. `tau` is the temperature of the softmax.
         Raises `IndexError` for a row that the memory does not have.
         """
-        weights = value_weights(
-            weights=retriever_distribution(similarities=similarities, tau=tau),
-            is_instance=view.is_instance(rows),
+        boosts = view.labels.boosts
+        found = self.best(
+            view,
+            rows=rows,
+            softmax=retriever_distribution(similarities=similarities, tau=tau),
+            b=(len(rows),),
             memorization=memorization,
+            top_k=top_k,
+            boosts=boosts,
         )
-        labels, votes_per_key, vote_weights = view.weighted_votes(rows)
-        columns, scores = predictive_scores(
-            weights=weights,
-            labels=labels,
-            votes_per_key=votes_per_key,
-            vote_weights=vote_weights,
+        [count] = found.counts
+        columns, scores = _best(
+            found.columns[:count], found.scores[:count], labels=view.labels, top_k=top_k
         )
-        if vote_weights is not None:
-            columns, scores = columns[scores >= 0], scores[scores >= 0]
-        ranked, boosts = scores, view.labels.boosts
-        if boosts is not None:
-            ranked = np.array(_times_boosts(scores.tolist(), columns.tolist(), boosts))
-        best = best_candidates(scores=ranked, top_k=top_k)
-        found = columns[best].tolist(), scores[best].tolist()
-        best_columns, best_scores = _best(*found, labels=view.labels, top_k=top_k)
         return Ranking(
-            columns=best_columns,
-            scores=best_scores,
+            columns=columns,
+            scores=scores,
             rows=rows,
             similarities=similarities,
-            weights=weights,
-            places=range(len(best_scores)),
-            best_score=max(best_scores, default=0.0),
+            weights=np.frombuffer(memoryview(found.weights), np.float64),
+            places=range(len(scores)),
+            best_score=max(scores, default=0.0),
         ).boosted(boosts)
 
-
-class _Values(ctypes.Structure):
-    """The bundle's rows of V as `votes.c` reads them."""
-
-    _fields_ = (
-        ("instances", ctypes.c_int64),
-        ("labels", ctypes.c_int64),
-        ("entries", ctypes.c_int64),
-        ("indptr", ctypes.c_void_p),
-        ("indices", ctypes.c_void_p),
-        ("weights", ctypes.c_void_p),  # NULL if every vote weighs 1
-    )
-
-
-class _BundleValues:
-    """A bundle's values at one time. Also keeps the arrays alive whose addresses it contains."""
-
-    def __init__(self, bundle: Bundle, decay: Decay | None) -> None:
-        self.bundle, self.decay, weights = bundle, decay, bundle.vote_weights
-        if decay is not None:
-            weights = decay.of(weights, bundle.vote_hours)
-        self._arrays = (
-            np.ascontiguousarray(bundle.indptr, np.int64),
-            np.ascontiguousarray(bundle.indices, np.int32),
-            None if weights is None else np.ascontiguousarray(weights, np.float32),
-        )
-        addresses = (None if array is None else array.ctypes.data for array in self._arrays)
-        sizes = (bundle.instances, bundle.labels, len(bundle.indices))
-        self.values = _Values(*sizes, *addresses)
-        self.address = ctypes.addressof(self.values)
-
-
-class CompiledRanker:
-    """Ranks with `votes.c`. Only the softmax's exponentials and their sum are computed by numpy."""
-
-    def __init__(self) -> None:
-        """Load the compiled library.
-
-        Raises `OSError` if it was not built, and `AttributeError` if another version was built.
-        """
-        self._best = ctypes.PyDLL(str(LIBRARY)).best_boosted_labels
-        self._best.restype = ctypes.c_int64
-        pointer, integer, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-        self._best.argtypes = [
-            *(pointer, pointer, integer),  # values; rows, b
-            *(pointer, real, real),  # exponentials and their sum, lambda
-            *(pointer, pointer, integer),  # learned rows: the votes of each, the kinds, the number
-            *(pointer, pointer, integer),  # the columns that learned rows vote for, weights or NULL
-            *(pointer, integer),  # deleted columns
-            *(pointer, integer),  # bitmap of the only columns that count, or NULL; its bits
-            *(pointer, integer),  # factors of the first columns or NULL, their number
-            *(integer, integer),  # top_k, room
-            *(pointer, pointer, pointer),  # written: columns, scores, weights
-        ]
-        self._last: _BundleValues | None = None
-
-    def rank(
+    def best(
         self,
-        view: View,
+        memory: View | Values,
         *,
         rows: Rows,
-        similarities: Floats,
-        tau: float,
+        softmax: Doubles,
+        b: Sequence[int],
         memorization: float,
         top_k: int,
-    ) -> Ranking:
-        """Rank like `NumpyRanker.rank`, with equal results to the last bit."""
-        b = len(rows)
-        exponentials = np.true_divide(similarities, tau, dtype=np.float64)
-        if b:
-            exponentials -= exponentials[0]
-            np.exp(exponentials, out=exponentials)
-        keys = _bytes(rows, np.int64), b, exponentials.tobytes(), np.add.reduce(exponentials)
-        deleted = view.labels.deleted
-        kept, boosts = view.labels.kept, view.labels.boosts
-        others = (
-            *_learned(view, rows),
-            *(_bytes(deleted, np.int32), len(deleted)),
-            *(kept, 0 if kept is None else 8 * len(kept)),
+        boosts: Floats | None = None,
+    ) -> Best:
+        """Find the `top_k` labels of each query, and all that tie with the last of these.
+
+        `rows` [m] are the keys of queries, one query after the other, and `b` [n] their numbers.
+        They weigh `softmax` [m] (Eq. 5). Raises `IndexError` for a row that the memory does not
+        have.
+        """
+        others: tuple[Any, ...] = _EVERY_LABEL
+        if isinstance(memory, Values):
+            values = memory
+        else:
+            values, labels = self._values(memory), memory.labels
+            others = (
+                *_learned(memory, rows),
+                *(_bytes(labels.deleted, np.int32), len(labels.deleted)),
+                *(labels.kept, 0 if labels.kept is None else 8 * len(labels.kept)),
+            )
+        arguments = (
+            *(values.address, _bytes(rows, np.int64), _bytes(softmax, np.float64)),
+            *((ctypes.c_int64 * len(b))(*b), len(b), memorization, *others),
             *((None, 0) if boosts is None else (boosts.ctypes.data, len(boosts))),
         )
-        matrix, weights = self._values(view.bundle, view.decay), (ctypes.c_double * b)()
+        counts, weights = (ctypes.c_int64 * len(b))(), (ctypes.c_double * len(rows))()
         room = top_k + _ROOM_FOR_TIES
         while True:
-            columns, scores = (ctypes.c_int32 * room)(), (ctypes.c_double * room)()
-            found = self._best(
-                *(matrix.address, *keys, memorization, *others),
-                *(top_k, room, columns, scores, weights),
-            )
-            if found == _OUT_OF_MEMORY:
+            columns = (ctypes.c_int32 * (len(b) * room))()
+            scores = (ctypes.c_double * (len(b) * room))()
+            status = self._best(*arguments, top_k, room, counts, columns, scores, weights)
+            if status == _OUT_OF_MEMORY:
                 raise MemoryError("there is no memory to count the votes of a query")
-            if found < 0:
+            if status < 0:
                 raise IndexError("a retrieved row or one of its votes lies outside the memory")
-            if found <= room:
-                break
-            room = found
-        best_columns, best_scores = _best(
-            columns[:found], scores[:found], labels=view.labels, top_k=top_k
-        )
-        return Ranking(
-            columns=best_columns,
-            scores=best_scores,
-            rows=rows,
-            similarities=similarities,
-            weights=np.frombuffer(memoryview(weights), np.float64),
-            places=range(len(best_scores)),
-            best_score=max(best_scores, default=0.0),
-        ).boosted(boosts)
+            most = max(counts, default=0)
+            if most <= room:
+                return Best(room, counts, columns, scores, weights)
+            room = most
 
-    def _values(self, bundle: Bundle, decay: Decay | None) -> _BundleValues:
-        last, timed = self._last, None if bundle.vote_hours is None else decay
-        if last is None or last.bundle is not bundle or last.decay != timed:
-            last = self._last = _BundleValues(bundle, timed)
-        return last
+    def _values(self, view: View) -> Values:
+        bundle = view.bundle
+        decay, last = None if bundle.vote_hours is None else view.decay, self._last
+        if last is None or last[0] is not bundle or last[1] != decay:
+            weights = bundle.vote_weights
+            if decay is not None:
+                weights = decay.of(weights, bundle.vote_hours)
+            values = Values(
+                indptr=bundle.indptr, indices=bundle.indices, weights=weights, labels=bundle.labels
+            )
+            last = self._last = bundle, decay, values
+        return last[2]
 
 
-Ranker = CompiledRanker | NumpyRanker
+def open_library(path: Path, function: str, *, keep_lock: bool = True) -> Any:
+    """Load a function of a compiled library; its calls keep the interpreter's lock or not.
 
-
-def open_ranker() -> Ranker:
-    """Return the compiled ranker, or numpy's with a warning; see `compiled_or`."""
-    in_numpy: Ranker = NumpyRanker()
-    return compiled_or(CompiledRanker, in_numpy, slower="numpy counts the votes", source="votes.c")
-
-
-def compiled_or(
-    load: Callable[[], Compiled], fallback: Compiled, *, slower: str, source: str
-) -> Compiled:
-    """Return what `load` opens, or `fallback` with a warning if the library is missing or old.
-
-    `slower` ends the warning with what the fallback does, such as "numpy counts the votes".
-    `source` is the path of the C file within service/core/prediction.
+    Raises `NotCompiled` if the library was not built, or if it is another version's.
     """
     try:
-        return load()
+        return getattr((ctypes.PyDLL if keep_lock else ctypes.CDLL)(str(path)), function)
     except (OSError, AttributeError) as error:
-        log.warning(
-            f"{slower}, which takes longer; install the package again to compile"
-            f" service/core/prediction/{source}",
-            extra={"cause": str(error)},
-        )
-        return fallback
+        raise NotCompiled(path.name) from error
 
 
 def in_order(
@@ -402,6 +399,22 @@ def _learned(view: View, rows: Rows) -> tuple[bytes | int | None, ...]:
 def _bytes(array: NDArray[Any], dtype: type[np.generic]) -> bytes:
     """Return a copy for C, because asking numpy for a small array's address takes longer."""
     return array.astype(dtype, copy=False).tobytes()
+
+
+def places(labels: Indices, *, among: Sequence[int] | Indices | Rows) -> Rows:
+    """Return the place of each of `labels` [v] in the columns `among` [k], or -1."""
+    columns = np.asarray(among, np.int64)
+    if len(columns) == 0 or len(labels) == 0:
+        return np.full(len(labels), -1, np.int64)
+    size = max(int(labels.max()), int(columns.max())) + 1
+    if size <= TABLE_ENTRIES_A_VOTE * len(labels):
+        place_of = np.full(size, -1, np.int64)
+        place_of[columns] = np.arange(len(columns))
+        return place_of[labels]
+    ascending = np.argsort(columns, kind="stable")
+    ordered = columns[ascending]
+    place = np.minimum(np.searchsorted(ordered, labels), len(ordered) - 1)
+    return np.where(ordered[place] == labels, ascending[place], -1)
 
 
 # The stages of a ranking ---------------------------------------------------------------------

@@ -1,11 +1,11 @@
-/* The best labels of one query: Eq. 4 and 7 of RAE-XMC after the softmax of Eq. 5, then the top k.
+/* The best labels of queries: Eq. 4 and 7 of RAE-XMC after the softmax of Eq. 5, then the top k.
  *
- * `ranking.py` calls this; `scoring.py` holds the same equations in numpy. Both do the same steps
- * in the same order: each label's votes are added key after key, as in `scoring.sum_votes`.
- * Compiled with -ffp-contract=off, no product is fused with a sum and rounded differently. So
- * scores are equal to the last bit.
+ * `ranking.py` calls this; `tests/support/equations.py` holds the same equations in Python. Both do
+ * the same steps in the same order: each label's votes are added key after key. Compiled with
+ * -ffp-contract=off, no product is fused with a sum and rounded differently. So scores are equal to
+ * the last bit.
  *
- * Shapes: b keys, v votes of these keys, n candidates (the distinct labels among the votes).
+ * Shapes: n queries, b keys of one query, v votes of these keys, m keys of all queries.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ typedef struct {
     const float *weights;   /* [entries], or NULL if every vote weighs 1 */
 } Values;
 
-/* The keys that were learned since the bundle, and their votes, key after key. */
+/* The keys of all queries that were learned since the bundle, and their votes, key after key. */
 typedef struct {
     int64_t keys, entries;
     const int64_t *counts;      /* [keys] */
@@ -33,11 +33,20 @@ typedef struct {
     const uint8_t *is_instance; /* [keys] */
 } Learned;
 
-/* The softmax of the keys' similarities: a key weighs exponentials[key] / total. */
+/* The keys of one query, and their weights in the softmax of their similarities. */
 typedef struct {
-    const double *exponentials; /* [b] */
-    double total, memorization;
-} Softmax;
+    const int64_t *rows;   /* [b] */
+    const double *softmax; /* [b] */
+    int64_t b;
+} Keys;
+
+/* The labels that may be found: those in the bitmap or, if it is NULL, all but the deleted ones. */
+typedef struct {
+    const int32_t *deleted; /* [count], ascending */
+    int64_t count;
+    const uint8_t *only; /* [bits / 8] */
+    int64_t bits;
+} Findable;
 
 /* The next learned key, and its first vote. */
 typedef struct {
@@ -110,18 +119,17 @@ static void prefetch(const void *first, int64_t count)
         __builtin_prefetch((const int32_t *)first + vote);
 }
 
-/* Return the number v of all votes, or OUT_OF_RANGE. Brings the votes into the cache. */
-static int64_t count_votes(const Values *values, const Learned *learned, const int64_t *rows,
-                           int64_t b)
+/* Return the number v of a query's votes, or OUT_OF_RANGE. Brings the votes into the cache. */
+static int64_t count_votes(const Values *values, const Learned *learned, Next next,
+                           const Keys *keys)
 {
-    Next next = {0, 0};
     int64_t total = 0;
     const int32_t *votes;
     const float *weights;
     int32_t own;
 
-    for (int64_t key = 0; key < b; key++) {
-        int64_t count = votes_of(values, learned, rows[key], &next, &own, &votes, &weights);
+    for (int64_t key = 0; key < keys->b; key++) {
+        int64_t count = votes_of(values, learned, keys->rows[key], &next, &own, &votes, &weights);
         if (count < 0)
             return OUT_OF_RANGE;
         prefetch(votes, count);
@@ -134,20 +142,18 @@ static int64_t count_votes(const Values *values, const Learned *learned, const i
 
 /* Weigh each key by its block of V (Eq. 4) and add its votes (Eq. 7); writes `weights` [b]. */
 static void sum_votes(Candidates *candidates, const Values *values, const Learned *learned,
-                      const int64_t *rows, int64_t b, const Softmax *softmax, double *weights)
+                      Next *next, const Keys *keys, double memorization, double *weights)
 {
-    Next next = {0, 0};
     const int32_t *votes;
     const float *of_votes;
     int32_t own;
 
-    for (int64_t key = 0; key < b; key++) {
-        int64_t row = rows[key], at = next.key;
-        int64_t count = votes_of(values, learned, row, &next, &own, &votes, &of_votes);
-        int instance = row < values->instances || (next.key > at && learned->is_instance[at]);
-        double block = instance ? softmax->memorization : 1.0 - softmax->memorization;
+    for (int64_t key = 0; key < keys->b; key++) {
+        int64_t row = keys->rows[key], at = next->key;
+        int64_t count = votes_of(values, learned, row, next, &own, &votes, &of_votes);
+        int instance = row < values->instances || (next->key > at && learned->is_instance[at]);
 
-        weights[key] = block * (softmax->exponentials[key] / softmax->total);
+        weights[key] = (instance ? memorization : 1.0 - memorization) * keys->softmax[key];
         for (int64_t vote = 0; vote < count; vote++)
             add_vote(candidates, votes[vote],
                      of_votes == NULL ? weights[key] : weights[key] * of_votes[vote]);
@@ -174,19 +180,18 @@ static int is_set(const uint8_t *bitmap, int64_t bits, int32_t label)
     return label < bits && bitmap[label >> 3] >> (label & 7) & 1;
 }
 
-/* Remove the candidates of deleted labels and, unless `only` is NULL, of labels that are not in
- * this bitmap, and if votes may weigh less than 0, those whose sum is below 0; the others keep
- * their order. */
-static void drop_others(Candidates *candidates, const int32_t *deleted, int64_t count,
-                        const uint8_t *only, int64_t bits, int weighted)
+/* Remove the candidates that are not to be found and, if votes may weigh less than 0, those whose
+ * sum is below 0; the others keep their order. */
+static void drop_others(Candidates *candidates, const Findable *among, int weighted)
 {
     int64_t kept = 0;
 
-    if (count == 0 && only == NULL && !weighted)
+    if (among->count == 0 && among->only == NULL && !weighted)
         return;
     for (int64_t place = 0; place < candidates->count; place++) {
         int32_t label = candidates->labels[place];
-        if (only == NULL ? is_deleted(label, deleted, count) : !is_set(only, bits, label))
+        if (among->only == NULL ? is_deleted(label, among->deleted, among->count)
+                                : !is_set(among->only, among->bits, label))
             continue;
         if (candidates->scores[place] < 0.0)
             continue;
@@ -260,26 +265,16 @@ static int64_t keep_best(Candidates *candidates, const Boosts *boosts, int64_t t
     return kept;
 }
 
-/* See `CompiledRanker` in ranking.py. No deleted label is in `only`. Writes the weights [b] of the
- * keys, and at most `room` labels and scores. Returns the number of these labels, OUT_OF_MEMORY, or
- * OUT_OF_RANGE if a row or its votes are outside the matrix. */
-int64_t best_boosted_labels(const Values *values, const int64_t *rows, int64_t b,
-                            const double *exponentials, double total, double memorization,
-                            const int64_t *learned_counts, const uint8_t *learned_is_instance,
-                            int64_t learned_keys, const int32_t *learned_indices,
-                            const float *learned_weights, int64_t learned_entries,
-                            const int32_t *deleted, int64_t deleted_count, const uint8_t *only,
-                            int64_t only_bits, const float *factors, int64_t factor_count,
-                            int64_t top_k, int64_t room, int32_t *labels, double *scores,
-                            double *weights)
+/* Rank the labels of one query. Writes the weights [b] of its keys, and at most `room` labels and
+ * scores. Returns the number of these labels, OUT_OF_MEMORY or OUT_OF_RANGE. */
+static int64_t best_of_query(const Values *values, const Learned *learned, Next *next,
+                             const Keys *keys, double memorization, const Findable *among,
+                             const Boosts *boosts, int64_t top_k, int64_t room, int32_t *labels,
+                             double *scores, double *weights)
 {
-    Learned learned = {learned_keys,    learned_entries, learned_counts,
-                       learned_indices, learned_weights, learned_is_instance};
-    Softmax softmax = {exponentials, total, memorization};
     Candidates candidates = {.count = 0, .bits = 4};
-    Boosts boosts = {factors, factor_count};
-    int weighted = values->weights != NULL || learned_weights != NULL;
-    int64_t kept, v = count_votes(values, &learned, rows, b);
+    int weighted = values->weights != NULL || learned->weights != NULL;
+    int64_t kept, v = count_votes(values, learned, *next, keys);
     size_t slots;
     double *memory;
 
@@ -298,13 +293,45 @@ int64_t best_boosted_labels(const Values *values, const int64_t *rows, int64_t b
     candidates.labels = candidates.place_at_slot + slots;
     memset(candidates.place_at_slot, 0xFF, slots * sizeof(int32_t));
 
-    sum_votes(&candidates, values, &learned, rows, b, &softmax, weights);
-    drop_others(&candidates, deleted, deleted_count, only, only_bits, weighted);
-    kept = keep_best(&candidates, &boosts, top_k, memory + v);
+    sum_votes(&candidates, values, learned, next, keys, memorization, weights);
+    drop_others(&candidates, among, weighted);
+    kept = keep_best(&candidates, boosts, top_k, memory + v);
     for (int64_t place = 0; place < kept && place < room; place++) {
         labels[place] = candidates.labels[place];
         scores[place] = candidates.scores[place];
     }
     free(memory);
     return kept;
+}
+
+/* See `Ranker.best` in ranking.py. `rows` and `softmax` [m] are the keys query after query, `b` [n]
+ * of each. No deleted label is in `only`. Writes the weights [m] of the keys, and for each query the
+ * number of its labels [n] and at most `room` of them with scores, [n, room]. Returns 0,
+ * OUT_OF_MEMORY, or OUT_OF_RANGE if a row or its votes are outside the matrix. */
+int64_t best_labels(const Values *values, const int64_t *rows, const double *softmax,
+                    const int64_t *b, int64_t n, double memorization,
+                    const int64_t *learned_counts, const uint8_t *learned_is_instance,
+                    int64_t learned_keys, const int32_t *learned_indices,
+                    const float *learned_weights, int64_t learned_entries, const int32_t *deleted,
+                    int64_t deleted_count, const uint8_t *only, int64_t only_bits,
+                    const float *factors, int64_t factor_count, int64_t top_k, int64_t room,
+                    int64_t *counts, int32_t *labels, double *scores, double *weights)
+{
+    Learned learned = {learned_keys,    learned_entries, learned_counts,
+                       learned_indices, learned_weights, learned_is_instance};
+    Findable among = {deleted, deleted_count, only, only_bits};
+    Boosts boosts = {factors, factor_count};
+    Next next = {0, 0};
+
+    for (int64_t query = 0; query < n; query++) {
+        Keys keys = {rows, softmax, b[query]};
+
+        counts[query] = best_of_query(values, &learned, &next, &keys, memorization, &among, &boosts,
+                                      top_k, room, labels, scores, weights);
+        if (counts[query] < 0)
+            return counts[query];
+        rows += keys.b, softmax += keys.b, weights += keys.b;
+        labels += room, scores += room;
+    }
+    return 0;
 }

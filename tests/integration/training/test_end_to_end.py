@@ -27,7 +27,6 @@ from export.__main__ import app as export_app
 from export.exported_encoder import open_exported
 from service.core.bundle.bundle import open_bundle
 from service.core.bundle.manifest import PredictorFacts
-from service.core.prediction.many_queries import RankedLabels
 from service.core.prediction.predictor import voting_kind
 from tests.integration.training.conftest import Runs
 from tests.support.commands import run, status_of
@@ -37,7 +36,7 @@ from tests.support.tiny.training import tiny_dataset
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset
 from training.evaluation.evaluation import Evaluation, Items, open_evaluation
-from training.evaluation.prediction import Neighbours, OfflineMemory, predict
+from training.evaluation.prediction import Neighbours, OfflineMemory, RankedLabels, predict
 
 REPOSITORY = Path(__file__).parents[3]
 DATA = REPOSITORY.parent / "shared/data/debian-seealso"
@@ -144,7 +143,7 @@ def as_scored(offline: Evaluation, retrieved: Neighbours, memorization: float) -
         label_ids=dataset.labels.uids,
     )
     chosen = {"tau": offline.tau, "memorization": memorization}
-    return predict(memory, retrieved, **chosen, top_k=TOP_K, order=memory.label_order)
+    return predict(memory.values, retrieved, **chosen, top_k=TOP_K, order=memory.label_order)
 
 
 def rankings(ranked: RankedLabels, dataset: Dataset) -> list[Ranking]:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from service.core.bundle.bundle import Bundle
 from service.core.memory.part import WeightedVotes, gather
 from service.core.memory.view import View
-from service.core.prediction.many_queries import ValueRows
-from service.core.prediction.reranking.text_overlap import Compare, TextOverlap, WordRarity
-from service.core.prediction.scoring import places, retriever_distribution, sum_votes
+from service.core.prediction.ranking import places, retriever_distribution
+from service.core.prediction.reranking.text_overlap import TextComparison, TextOverlap, WordRarity
 from service.core.types import Bools, Doubles, Floats, Halves, Indices, Rows
 
 SHARP, SMOOTH = 0.04, 0.1  # temperatures of votes: for the nearest few rows, and for many
@@ -53,8 +53,19 @@ FEATURES: tuple[str, ...] = (
 )
 
 
-class CandidateLabels(ValueRows, Protocol):
+class CandidateLabels(Protocol):
     """The interface to the rows of V, and to labels' keys, texts and frequencies by column."""
+
+    def is_instance(self, rows: Rows) -> Bools:
+        """Return which of `rows` [m] are instance rows."""
+        ...
+
+    def weighted_votes(self, rows: Rows) -> WeightedVotes:
+        """Return the labels [v] that `rows` [m] vote for, the count per row, and the weights [v].
+
+        Votes are listed row after row. The weights are None if every vote weighs 1.
+        """
+        ...
 
     def keys_of(self, columns: Rows) -> Halves:
         """Return the keys [k, d] of the texts of the labels at `columns` [k]."""
@@ -157,7 +168,7 @@ class Candidates:
 
 
 def features_of(
-    candidates: Candidates, labels: CandidateLabels, *, rarity: WordRarity, compare: Compare
+    candidates: Candidates, labels: CandidateLabels, *, rarity: WordRarity, compare: TextComparison
 ) -> Floats:
     """Return the values of `FEATURES` for each candidate, [k, F]."""
     texts = labels.texts_of(candidates.columns)
@@ -216,6 +227,25 @@ def separate_votes(
         return np.maximum(by_place[1:], 0.0)  # negative pairs: the trees have seen no such sum
 
     return votes(is_instance, SHARP), votes(is_instance, SMOOTH), votes(~is_instance, SMOOTH)
+
+
+def sum_votes(
+    *,
+    weights: Doubles,
+    votes_per_key: NDArray[np.int64],
+    group_of_vote: NDArray[np.integer],
+    groups: int,
+    vote_weights: Floats | None = None,
+) -> Doubles:
+    """Sum the votes of each group, [groups].
+
+    A vote weighs as much as its key, times its entry in `vote_weights` [v] if given.
+    `group_of_vote` [v] is the group of each vote. Equal input gives equal bits.
+    """
+    votes = np.repeat(weights, votes_per_key)  # [v]
+    if vote_weights is not None:
+        votes = votes * vote_weights
+    return np.bincount(group_of_vote, weights=votes, minlength=groups).astype(np.float64)
 
 
 def text_features(overlap: TextOverlap) -> Mapping[str, Doubles]:

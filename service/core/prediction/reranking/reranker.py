@@ -8,7 +8,6 @@ Shapes: k candidates and n ranked labels of a query (n >= k), F features, L labe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from service.core.bundle.reranker_files import RerankerFiles
 from service.core.encoding.onnx_session import open_session
 from service.core.errors import BundleAltered, BundleUnsupported
 from service.core.memory.view import View
-from service.core.prediction.many_queries import LabelOrder, RankedLabels
 from service.core.prediction.ranking import Ranking, SearchedQuery, in_order
 from service.core.prediction.reranking.features import (
     FEATURES,
@@ -30,8 +28,8 @@ from service.core.prediction.reranking.features import (
     features_of,
     trained_frequencies,
 )
-from service.core.prediction.reranking.text_overlap import WordRarity, open_compare
-from service.core.types import Doubles, Floats, Indices, Rows
+from service.core.prediction.reranking.text_overlap import TextComparison, WordRarity
+from service.core.types import Doubles, Floats, Indices
 
 INPUT, OUTPUT = "features", "scores"
 _MOST = 500.0  # the largest logit; its exponential is finite
@@ -70,7 +68,7 @@ class Reranker:
                 " learn it again (keymatch lab rerank)"
             )
         self._facts, self._trees, self._rarity = facts, trees, rarity
-        self._trained, self._compare = trained, open_compare()
+        self._trained, self._compare = trained, TextComparison()
 
     @property
     def facts(self) -> RerankerFacts:
@@ -189,44 +187,3 @@ def reranker_of(files: RerankerFiles, *, trained: Indices) -> Reranker:
         ),
         trained=trained,
     )
-
-
-def candidates_of(
-    queries: Sequence[str], vectors: Floats, retrieved: tuple[Floats, Rows], ranked: RankedLabels
-) -> list[Candidates]:
-    """Return each query's candidates, given its ranked labels, vector [n, d] and keys [n, b]."""
-    similarities, rows = retrieved
-    keys = np.count_nonzero(rows >= 0, axis=1).tolist()  # missing rows (-1) are at the end
-    labels = np.count_nonzero(ranked.labels >= 0, axis=1).tolist()
-    return [
-        Candidates(
-            query=text,
-            vector=vectors[query],
-            columns=ranked.labels[query, :label_count],
-            scores=ranked.scores[query, :label_count],
-            rows=rows[query, :key_count],
-            similarities=similarities[query, :key_count],
-        )
-        for query, (text, key_count, label_count) in enumerate(
-            zip(queries, keys, labels, strict=True)
-        )
-    ]
-
-
-def rerank_labels(
-    reranker: Reranker,
-    labels: CandidateLabels,
-    candidates: Sequence[Candidates],
-    *,
-    top_k: int,
-    order: LabelOrder,
-) -> RankedLabels:
-    """Return each query's `top_k` best labels by the reranker; ties are ordered by label id."""
-    shape = (len(candidates), top_k)
-    again = RankedLabels(labels=np.full(shape, -1, np.int64), scores=np.zeros(shape))
-    for query, of_query in enumerate(candidates):
-        scores = reranker.scores(of_query, labels)
-        best = np.lexsort((order.rank_of_label[of_query.columns], -scores))[:top_k]
-        again.labels[query, : len(best)] = of_query.columns[best]
-        again.scores[query, : len(best)] = scores[best]
-    return again

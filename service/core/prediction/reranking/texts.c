@@ -1,8 +1,8 @@
 /* The overlap of a query's text with those of its candidates.
  *
- * `text_overlap.py` calls this, and does the same in Python. Texts are UTF-8 in lower case, with
- * one space between words. Weights are added in the order of the words, so sums are equal to the
- * last bit.
+ * `text_overlap.py` calls this; `tests/support/equations.py` does the same in Python. Texts are UTF-8
+ * in lower case, with one space between words. Weights are added in the order of the words, so sums
+ * are equal to the last bit.
  *
  * Shapes: k labels, W words with known rarity.
  */

@@ -44,13 +44,17 @@ def test_it_ranks_as_the_serving_predictor(
     vectors = encoder.embed(encoder.tokenize(QUERIES, role=Role.QUERY))
     found = retrieve(keys, vectors, depth=20).voting(memorization, depth)
     ranked = predict(
-        keys, found, tau=0.1, memorization=memorization, top_k=6, order=keys.label_order
+        keys.values, found, tau=0.1, memorization=memorization, top_k=6, order=keys.label_order
     )
 
-    for line, prediction in zip(ranked.labels, answer.predictions, strict=True):
-        assert [uids[column] for column in line if column >= 0] == [
-            keyword.id for keyword in prediction.keywords
-        ]
+    for labels, scores, prediction in zip(
+        ranked.labels, ranked.scores, answer.predictions, strict=True
+    ):
+        assert [
+            (uids[column], score)
+            for column, score in zip(labels, scores, strict=True)
+            if column >= 0
+        ] == [(keyword.id, keyword.score) for keyword in prediction.keywords]
 
 
 @pytest.mark.parametrize("memorization", [0.0, 0.5, 1.0])
@@ -100,7 +104,7 @@ def test_two_searches_are_mixed_convexly() -> None:
     assert 0.5 * near + 0.5 * first > 0.5 * far + 0.5 * second
 
     how = {"tau": 0.2, "memorization": 0.5, "top_k": 3, "order": KEYS.label_order}
-    ranked = predict(KEYS, found.instances, found.labels, **how)
+    ranked = predict(KEYS.values, found.instances, found.labels, **how)
     assert ranked.labels.tolist() == [[0, 1, -1]]
     # Keys are fp16, so the similarities are rounded.
     assert ranked.scores[0, 0] == pytest.approx(0.5 * near + 0.5 * first, abs=1e-3)
@@ -113,5 +117,7 @@ def test_equal_scores_stand_in_order_of_id() -> None:
         label_ids=("z", "a"),
     )
     found = retrieve(keys, QUERY, depth=1)
-    ranked = predict(keys, found.both, tau=0.1, memorization=0.5, top_k=2, order=keys.label_order)
+    ranked = predict(
+        keys.values, found.both, tau=0.1, memorization=0.5, top_k=2, order=keys.label_order
+    )
     assert ranked.labels.tolist() == [[1, 0]]

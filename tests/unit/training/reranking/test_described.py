@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from service.core.prediction.many_queries import LabelOrder, RankedLabels
 from service.core.prediction.reranking.features import FEATURES
 from service.core.prediction.reranking.text_overlap import WordRarity
 from training.checkpoints.choices import Choices
-from training.evaluation.prediction import OfflineMemory, retrieve
+from training.evaluation.prediction import OfflineMemory, RankedLabels, order_by_id, retrieve
 from training.reranking.candidates import Pairs, Queries, entries, pairs_of
 from training.reranking.described import Described, Items, describe, item_features
 from training.reranking.learning import Lesson
@@ -117,7 +116,7 @@ def test_a_row_is_ranked_by_trees_that_learned_without_it() -> None:
     assert lesson.within(np.arange(5), 1).tolist() == [False, False, True]
 
 
-BY_ID = LabelOrder.of(["h", "g", "f", "e", "d", "c", "b", "a"])  # column 0 has the last id
+BY_ID = order_by_id(["h", "g", "f", "e", "d", "c", "b", "a"])  # column 0 has the last id
 
 
 def pairs() -> Pairs:

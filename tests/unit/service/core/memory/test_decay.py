@@ -1,7 +1,6 @@
 """Clicks that have a time lose weight; the hour is that of the view that answers."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,10 @@ from service.core.errors import BundleAltered
 from service.core.memory.decay import HOUR, LEAST_SHARE, NEVER, Decay, Vote, hour_of
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.snapshot import write_snapshot
-from service.core.memory.view import View
-from service.core.prediction.predictor import Predictor
-from service.core.prediction.ranking import NumpyRanker, open_ranker
+from service.core.prediction.ranking import Ranker
 from service.core.types import PredictOptions
 from tests.support.changes import ENCODER, click
+from tests.support.equations import ranked_by_equations
 from tests.support.histories.memory import answers
 from tests.support.tiny.bundles import Catalogue, sign_again
 from tests.support.views import vote_weights
@@ -134,7 +132,11 @@ def test_a_snapshot_keeps_weights_and_times(memory: KnowledgeMemory, tmp_path: P
         stored = reopened.active(reopened.view, NOW + later * DAY)
         assert vote_weights(stored) == vote_weights(live)
         assert answers(stored) == answers(live)
-        assert in_numpy(stored) == compiled(stored)
+        rows = stored.alive_rows()
+        near = np.linspace(1.0, 0.0, len(rows), dtype=np.float32)
+        asked = {"rows": rows, "similarities": near, "tau": 0.1, "options": PredictOptions()}
+        ranking = Ranker().rank(stored, **asked)
+        assert (ranking.columns, ranking.scores) == ranked_by_equations(stored, **asked)[:2]
     reopened.apply([click(4, "hike", "tent")])  # replaces the row of the snapshot
     assert ("hike", "tent") not in vote_weights(reopened.active(reopened.view, NOW))
 
@@ -154,16 +156,3 @@ def test_hours_before_1970_are_refused(memory: KnowledgeMemory, tmp_path: Path) 
     sign_again(tmp_path / "s")
     with pytest.raises(BundleAltered, match=r"hours\.npy holds numbers from -1"):
         open_bundle(tmp_path / "s")
-
-
-def in_numpy(view: View) -> object:
-    return ranked(view, Predictor(ENCODER, tau=0.1, ranker=NumpyRanker()))
-
-
-def compiled(view: View) -> object:
-    return ranked(view, Predictor(ENCODER, tau=0.1, ranker=open_ranker()))
-
-
-def ranked(view: View, predictor: Predictor) -> object:
-    options = replace(PredictOptions(), depth=50, explain=True)
-    return predictor.predict(view, ["hike", "dusk", "night"], options).predictions

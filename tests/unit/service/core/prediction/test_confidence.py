@@ -21,7 +21,7 @@ from service.core.prediction.confidence import (
     open_confidence,
 )
 from service.core.prediction.predictor import Predictor
-from service.core.prediction.ranking import open_ranker
+from service.core.prediction.ranking import Ranker
 from service.core.prediction.reranking.reranker import open_reranker
 from service.core.types import Keyword, PredictOptions, Reading
 from tests.support.tiny.bundles import Catalogue
@@ -88,7 +88,7 @@ def test_what_is_requested_does_not_change_a_confidence(ask: Ask) -> None:
 
 @pytest.mark.parametrize("query", [QUERY, "Trail tarp boots", "T-shirt boots", ""])
 def test_known_words_count_alike_with_and_without_spelling(view: View, query: str) -> None:
-    ranking = open_ranker().rank(
+    ranking = Ranker().rank(
         view,
         rows=np.arange(2),
         similarities=np.ones(2, np.float32),
@@ -106,7 +106,7 @@ def test_the_row_of_a_known_query_tells_its_labels_from_others(view: View) -> No
     [own, *_] = view.votes(np.arange(1))[0].tolist()
     other = next(column for column in range(view.labels.columns) if column != own)
     ranking = (
-        open_ranker()
+        Ranker()
         .rank(
             view,
             rows=np.arange(2),

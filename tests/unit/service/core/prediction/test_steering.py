@@ -1,6 +1,6 @@
 """Rules and boosts on answers: what is hidden, pinned, boosted and filtered, and why."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,6 @@ from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.rule_table import RuleTable
 from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
-from service.core.prediction.ranking import CompiledRanker, NumpyRanker
 from service.core.rules import Boost, Pin, Rule
 from service.core.types import Keyword, NewLabel, Prediction, PredictOptions
 from tests.support.changes import click, put, put_rule
@@ -23,7 +22,6 @@ from tests.support.tiny.encoder import TrigramEncoder
 
 QUERY = "light tent for the trail"
 ALL = PredictOptions(top_k=50, depth=400, memorization=0.5)
-RANKERS = [NumpyRanker, CompiledRanker]
 
 
 @pytest.fixture
@@ -48,10 +46,9 @@ def steered(
     *rules: Rule,
     options: PredictOptions = ALL,
     query: str = QUERY,
-    ranker: Callable[[], Any] = CompiledRanker,
 ) -> Prediction:
     memory.apply([put_rule(memory.view.version + 1 + n, rule) for n, rule in enumerate(rules)])
-    return answer(memory.view, options=options, query=query, ranker=ranker)
+    return answer(memory.view, options=options, query=query)
 
 
 def answer(
@@ -59,9 +56,8 @@ def answer(
     *,
     options: PredictOptions = ALL,
     query: str = QUERY,
-    ranker: Callable[[], Any] = CompiledRanker,
 ) -> Prediction:
-    predictor = Predictor(TrigramEncoder(), tau=0.1, ranker=ranker())
+    predictor = Predictor(TrigramEncoder(), tau=0.1)
     [prediction] = predictor.predict(view, [query], options).predictions
     return prediction
 
@@ -84,18 +80,15 @@ def test_hidden_labels_are_left_out_and_others_keep_their_scores(memory: Knowled
     assert ids(first) == ids(plain)[2:5]  # `top_k` is filled
 
 
-@pytest.mark.parametrize("ranker", RANKERS)
 @pytest.mark.parametrize("top_k", [1, 3, 50])
-def test_boosts_order_by_score_times_factor(
-    memory: KnowledgeMemory, ranker: Callable[[], Any], top_k: int
-) -> None:
+def test_boosts_order_by_score_times_factor(memory: KnowledgeMemory, top_k: int) -> None:
     plain = answer(memory.view)
     last, second = ids(plain)[-1], ids(plain)[1]
     factors = {last: 500.0, second: 0.01}
     rules = [
         Rule(id=one, boost=Boost(factor=factor, labels=(one,))) for one, factor in factors.items()
     ]
-    found = steered(memory, *rules, options=replace(ALL, top_k=top_k), ranker=ranker)
+    found = steered(memory, *rules, options=replace(ALL, top_k=top_k))
     ranked = sorted(
         plain.keywords, key=lambda keyword: -keyword.score * factors.get(keyword.id, 1.0)
     )
@@ -105,17 +98,14 @@ def test_boosts_order_by_score_times_factor(
         assert keyword.boost == pytest.approx(factors.get(keyword.id, 1.0))
 
 
-@pytest.mark.parametrize("ranker", RANKERS)
-def test_a_labels_own_boost_is_multiplied_by_those_of_rules(
-    memory: KnowledgeMemory, ranker: Callable[[], Any]
-) -> None:
-    plain = answer(memory.view, ranker=ranker)
+def test_a_labels_own_boost_is_multiplied_by_those_of_rules(memory: KnowledgeMemory) -> None:
+    plain = answer(memory.view)
     memory.apply([put(9, NewLabel(id="far", text="unrelated words", boost=8.0))])
-    found = answer(memory.view, ranker=ranker)
+    found = answer(memory.view)
     boosts = {keyword.id: keyword.boost for keyword in found.keywords}
     assert boosts.pop("far") == 8.0 and set(boosts.values()) == {1.0}
     assert scores(found.keywords) == pytest.approx(scores(plain.keywords), abs=1e-12)
-    found = steered(memory, Rule(id="r", boost=Boost(factor=0.5, labels=("far",))), ranker=ranker)
+    found = steered(memory, Rule(id="r", boost=Boost(factor=0.5, labels=("far",))))
     assert {k.id: k.boost for k in found.keywords}["far"] == 4.0
     memory.apply([put(19, NewLabel(id="far", text="unrelated words"))])
     assert {k.id: k.boost for k in answer(memory.view).keywords}["far"] == 0.5

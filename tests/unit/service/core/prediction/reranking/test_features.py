@@ -12,7 +12,7 @@ from service.core.prediction.reranking.features import (
     Candidates,
     features_of,
 )
-from service.core.prediction.reranking.text_overlap import WordRarity, compare_in_python
+from service.core.prediction.reranking.text_overlap import TextComparison, WordRarity
 from service.core.types import Halves, Rows
 
 TEXTS = ["red tent", "blue tent", "lamp"]
@@ -48,7 +48,7 @@ def by_name(columns: list[int], scores: list[float], **searched: Any) -> dict[st
         vector=VECTOR, columns=np.array(columns), scores=np.array(scores), **searched
     )
     found = features_of(
-        candidates, Labels(), rarity=WordRarity.among(TEXTS), compare=compare_in_python
+        candidates, Labels(), rarity=WordRarity.among(TEXTS), compare=TextComparison()
     )
     assert found.shape == (len(columns), len(FEATURES)) and found.dtype == np.float32
     assert np.isfinite(found).all()

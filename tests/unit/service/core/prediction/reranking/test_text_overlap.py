@@ -6,20 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.prediction.reranking.text_overlap import (
-    LIBRARY,
-    CompiledCompare,
+    TextComparison,
     TextOverlap,
     WordRarity,
-    compare_in_python,
     normalized,
-    open_compare,
-    trigrams_of,
     words_of,
 )
+from tests.support.equations import compared_by_definition, trigrams_of
 
-compiled_only = pytest.mark.skipif(
-    not LIBRARY.exists(), reason="libtexts.so was not built: pip install --editable ."
-)
 QUERY = "ab-data:  the Game's data"
 LABELS = ["Ab: the game", "xy: the sound", ""]
 RARITY = WordRarity.among(LABELS)
@@ -30,7 +24,7 @@ texts = st.one_of(st.text(characters, max_size=40), st.text(max_size=20).filter(
 
 @pytest.fixture(scope="module")
 def overlap() -> TextOverlap:
-    return open_compare()(QUERY, LABELS, RARITY)
+    return TextComparison()(QUERY, LABELS, RARITY)
 
 
 def test_trigrams_of_words_with_a_space_at_both_ends(overlap: TextOverlap) -> None:
@@ -56,7 +50,7 @@ def test_first_words(overlap: TextOverlap) -> None:
     assert overlap.common_beginning.tolist() == [2.0, 0.0, 0.0]
     assert overlap.query_first_word.tolist() == [7.0] * 3
     assert overlap.label_first_word.tolist() == [2.0, 2.0, 0.0]
-    for compare in (compare_in_python, open_compare()):
+    for compare in (compared_by_definition, TextComparison()):
         found = compare("(abc) x", ["abd", "ab: c", "", "(x) y", "...", "abcd"], RARITY)
         assert found.label_first_word.tolist() == [3.0, 2.0, 0.0, 1.0, 0.0, 4.0]
         assert found.common_beginning.tolist() == [2.0, 2.0, 0.0, 0.0, 0.0, 3.0]
@@ -73,30 +67,28 @@ def test_words_are_runs_of_letters_and_digits_without_case() -> None:
 
 
 def test_no_labels_and_a_query_without_words() -> None:
-    for compare in (compare_in_python, open_compare()):
+    for compare in (compared_by_definition, TextComparison()):
         assert [len(values) for values in compare("a", [], RARITY)] == [0] * 9
         nothing = compare("!", ["?"], WordRarity.among([]))
         assert nothing.common_words.tolist() == [0.0] and nothing.query_words.tolist() == [0.0]
 
 
-@compiled_only
 @given(query=texts, labels=st.lists(texts, max_size=6), known=st.lists(texts, max_size=6))
 def test_compiled_code_gives_the_bits_of_python(
     query: str, labels: list[str], known: list[str]
 ) -> None:
     rarity = WordRarity.among(known)
-    expected = compare_in_python(query, labels, rarity)
-    found = CompiledCompare()(query, labels, rarity)
+    expected = compared_by_definition(query, labels, rarity)
+    found = TextComparison()(query, labels, rarity)
     for name, values in expected._asdict().items():
         assert getattr(found, name).tolist() == values.tolist(), name
 
 
-@compiled_only
 def test_long_texts() -> None:
     labels = ["word " * 1_000, "x" * 5_000, " ".join(f"w{n}" for n in range(2_000))]
     query = " ".join(f"w{n}" for n in range(0, 2_000, 3))
     expected, found = (
-        compare(query, labels, RARITY) for compare in (compare_in_python, CompiledCompare())
+        compare(query, labels, RARITY) for compare in (compared_by_definition, TextComparison())
     )
     for one, other in zip(expected, found, strict=True):
         assert one.tolist() == other.tolist()
