@@ -134,9 +134,10 @@ def test_a_snapshot_keeps_weights_and_times(memory: KnowledgeMemory, tmp_path: P
         assert answers(stored) == answers(live)
         rows = stored.alive_rows()
         near = np.linspace(1.0, 0.0, len(rows), dtype=np.float32)
-        asked = {"rows": rows, "similarities": near, "tau": 0.1, "options": PredictOptions()}
-        ranking = Ranker().rank(stored, **asked)
-        assert (ranking.columns, ranking.scores) == ranked_by_equations(stored, **asked)[:2]
+        asked = {"rows": rows, "similarities": near, "tau": 0.1}
+        ranking = Ranker().rank(stored, **asked, memorization=0.5, top_k=10)
+        expected = ranked_by_equations(stored, **asked, options=PredictOptions())
+        assert (ranking.columns, ranking.scores) == expected[:2]
     reopened.apply([click(4, "hike", "tent")])  # replaces the row of the snapshot
     assert ("hike", "tent") not in vote_weights(reopened.active(reopened.view, NOW))
 
