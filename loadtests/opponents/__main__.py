@@ -1,8 +1,8 @@
-"""`python -m loadtests.opponents`: Keymatch next to three other ways to serve the same keys.
+"""`python -m loadtests.opponents`: Keymatch next to two other ways to serve the same keys.
 
-The opponents are a plain stack, txtai's API service, and Chroma behind a thin service. Each runs in
-its own server process and gets the same traffic in turn. Their packages are installed into a
-separate virtual environment. Writes opponents.json and opponents.md.
+The opponents are a plain stack and txtai's API service. Each runs in its own server process and
+gets the same traffic in turn. Their packages are installed into a separate virtual environment.
+Writes opponents.json and opponents.md.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def opponents(
     out
         Folder for the report, the stores and the opponents' environment.
     only
-        Names of opponents: plain, txtai, chroma. Default: all.
+        Names of opponents: plain, txtai. Default: all.
     keys
         The number of the bundle's keys to use, for all systems. Default: all.
     packages

@@ -85,12 +85,6 @@ OPPONENTS = {
         packages=(*_ENCODER, *_SERVER, "txtai[api]>=9.14,<10", "faiss-cpu>=1.12,<2"),
         requests=TXTAI,
     ),
-    "chroma": Opponent(
-        title="Chroma's server behind FastAPI and sentence-transformers",
-        module="chroma",
-        packages=(*_ENCODER, *_SERVER, "chromadb>=1.5,<2"),
-        requests=KEYMATCH,
-    ),
 }
 
 
