@@ -93,10 +93,10 @@ def measure_recall(view: View, vectors: Floats, *, depth: int) -> Recall:
 
 def recall_row(what: str, recall: Recall) -> Row:
     """Return the report's row for a recall."""
-    return Row(
-        what=what,
-        goal=f">= {RECALL:g}",
+    return Row.bounded(
+        what,
+        recall.mean,
+        least=RECALL,
         measured=f"{recall.mean:.4f} (worst query {recall.worst:.3f}; {recall.queries:,} queries)",
-        met=recall.mean >= RECALL,
         figures=asdict(recall),
     )

@@ -22,7 +22,7 @@ from cyclopts import App
 
 from loadtests.queries import distinct, read_queries
 from loadtests.report import Report, Row
-from loadtests.saturation import best, measure_saturation
+from loadtests.traffic import best, measure_saturation
 from service.child_server import Server, running_server
 from service.command_line import open_console, run
 

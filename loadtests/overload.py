@@ -21,8 +21,15 @@ from loadtests.clients.open_loop import poisson_starts
 from loadtests.queries import distinct, read_queries
 from loadtests.report import Report, Row
 from loadtests.resources import with_cpu_time
-from loadtests.saturation import best, measure_saturation, requests_of, saturation_row
-from loadtests.traffic import Health, Summary, probing
+from loadtests.traffic import (
+    Health,
+    Summary,
+    best,
+    measure_saturation,
+    probing,
+    requests_of,
+    saturation_row,
+)
 from service.child_server import Server, running_server
 from service.command_line import open_console, run
 

@@ -24,8 +24,7 @@ from loadtests.clients.connection import one_by_one, predict
 from loadtests.gpu.searching import median_milliseconds, milliseconds_text, search_row
 from loadtests.queries import distinct, read_queries
 from loadtests.report import Report, Row, failures_text
-from loadtests.saturation import best, measure_saturation
-from loadtests.traffic import Load, Summary, measure_predictions, warm_up
+from loadtests.traffic import Load, Summary, best, measure_predictions, measure_saturation, warm_up
 from service.child_server import Server, running_server
 from service.command_line import open_console, run
 from service.core.bundle import manifest
