@@ -4,7 +4,7 @@ A scenario declares its options as fields and yields rows. The harness makes the
 servers, and writes the report after each row, because a later part may fail.
 """
 
-from __future__ import annotations
+# Without postponed annotations: cyclopts reads a base class's in the subclass's module.
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
