@@ -20,7 +20,6 @@ from loadtests.report import Report, Row
 from service.child_server import Server, running_server
 from service.command_line import open_console
 from service.core.bundle import manifest
-from training.commands.options import FLAT
 
 
 def said(text: str, how: Parameter | None = None) -> Parameter:
@@ -87,6 +86,6 @@ def command(scenario: type[Scenario]) -> App:
         """Measure and report."""
         return options.run()
 
-    measure.__annotations__["options"] = Annotated[scenario, FLAT]
+    measure.__annotations__["options"] = Annotated[scenario, Parameter(name="*")]
     app.default(measure)
     return app
