@@ -9,33 +9,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import numpy as np
-from cyclopts import App
+from cyclopts import Parameter
 
 from loadtests.bare_predictor import BarePredictor
 from loadtests.clients.connection import one_by_one, predict
 from loadtests.gpu.searching import median_milliseconds, milliseconds_text, search_row
+from loadtests.harness import Scenario, command, said, say
 from loadtests.queries import distinct, read_queries
-from loadtests.report import Report, Row, failures_text
+from loadtests.report import Row, failures_text
 from loadtests.traffic import Load, Summary, best, measure_predictions, measure_saturation, warm_up
 from service.child_server import Server, running_server
-from service.command_line import open_console, run
+from service.command_line import run
 from service.core.bundle import manifest
-from service.core.bundle.manifest import Manifest
 from service.core.encoding.encoder import OnnxEncoder
 from service.core.encoding.onnx_session import BATCHES, lengths_up_to
 from service.core.types import DeviceName
 from service.engine.device import open_device, require_device
-from training.commands.options import MANY
 
-NAME = "gpu"  # of the report's files
 DEVICES: tuple[DeviceName, ...] = ("cuda", "cpu")
 CONNECTIONS = (8, 32, 64)  # tried for saturation: more connections give a GPU larger batches
 READY_SECONDS = 600.0
@@ -45,68 +43,55 @@ Scores = list[list[float]]  # each query's label scores, descending
 
 _TOKEN = 5  # any token of the vocabulary; its meaning does not affect the time
 
-app = App(name="loadtests.gpu", help=__doc__)
 
+@dataclass(frozen=True, kw_only=True)
+class Gpu(Scenario):
+    """Encoding, searching and serving on a GPU, next to the CPU.
 
-@app.default
-def gpu(
-    *,
-    bundle: Path,
-    out: Path,
-    rows: Annotated[tuple[int, ...], MANY] = (130_000, 1_000_000, 5_000_000),
-    rate: float = 100.0,
-    seconds: float = 10.0,
-    compared: int = 500,
-    seed: int = 0,
-) -> int:
-    """Measure and report.
-
-    Parameters
-    ----------
-    bundle
-        The bundle that both devices serve; its encoder must be in fp32 (`export encoder --quantize
-        none`).
-    out
-        Folder for gpu.json and gpu.md.
-    rows
-        Numbers of random keys that are searched. Each key takes 2 bytes per dimension, in the GPU's
-        memory and in main memory.
-    rate
-        Queries per second in the open loop.
-    seconds
-        Length of the open loop; the closed loops together take as long.
-    compared
-        Queries whose answers are compared with exact search on the CPU.
-    seed
-        Draws keys, queries and arrivals.
+    The bundle's encoder must be in fp32 (`export encoder --quantize none`).
     """
-    require_device("cuda")
-    facts = manifest.read(bundle)
-    load = Load(rate=rate, seconds=seconds, seed=seed)
-    report = Report(
-        title="Serving on a GPU",
-        settings={"bundle": bundle.name, "rate": rate, "seconds": seconds, "compared": compared},
-        rows=[],
-    )
-    parts = chain(
-        _encoded(bundle, facts),
-        (_searched(facts, count, seed) for count in sorted(rows)),
-        _served(bundle, load, compared),
-    )
-    for row in parts:
-        report.rows.append(row)
-        report.write(out, NAME)  # a later part may fail
-    report.publish(out, NAME)
-    return 0
 
+    title = "Serving on a GPU"
 
-def _encoded(bundle: Path, facts: Manifest) -> Iterator[Row]:
-    _say("encoding ...")
-    yield from encoding_rows(
-        OnnxEncoder(bundle, facts.encoder, device="cuda"),
-        OnnxEncoder(bundle, facts.encoder),
-        tokens=facts.encoder.max_tokens,
-    )
+    sizes: Annotated[
+        tuple[int, ...],
+        said(
+            "Numbers of random keys that are searched. Each key takes 2 bytes per dimension, in the"
+            " GPU's memory and in main memory.",
+            Parameter(name="--rows", consume_multiple=True, negative=()),
+        ),
+    ] = (130_000, 1_000_000, 5_000_000)
+    rate: Annotated[float, said("Queries per second in the open loop.")] = 100.0
+    seconds: Annotated[
+        float, said("Length of the open loop; the closed loops together take as long.")
+    ] = 10.0
+    compared: Annotated[
+        int, said("Queries whose answers are compared with exact search on the CPU.")
+    ] = 500
+
+    def rows(self) -> Iterator[Row]:
+        """Measure encoders, searches and the whole service."""
+        require_device("cuda")
+        facts = manifest.read(self.bundle)
+        dimension, depth = facts.encoder.dimension, facts.predictor.depth
+        say("encoding ...")
+        on_device = OnnxEncoder(self.bundle, facts.encoder, device="cuda")
+        on_cpu = OnnxEncoder(self.bundle, facts.encoder)
+        yield from encoding_rows(on_device, on_cpu, tokens=facts.encoder.max_tokens)
+        for size in sorted(self.sizes):
+            say(f"searching {size:,} rows ...")
+            device = open_device("cuda")  # a new one frees the memory of the previous one
+            assert device is not None
+            yield search_row(device, rows=size, dimension=dimension, depth=depth, seed=self.seed)
+        texts = read_queries(self.bundle)
+        chosen = list(islice(distinct(texts, seed=self.seed + 1), self.compared))
+        exact = exact_scores(self.bundle, chosen)
+        load = Load(rate=self.rate, seconds=self.seconds, seed=self.seed)
+        for name in DEVICES:
+            say(f"serving, device {name} ...")
+            row, scores = measure_service(self.bundle, name, self.texts(), load, compared=chosen)
+            yield row
+            yield tolerance_row(name, scores, exact)
 
 
 def encoding_rows(on_device: OnnxEncoder, on_cpu: OnnxEncoder, *, tokens: int) -> Iterator[Row]:
@@ -120,32 +105,9 @@ def encoding_rows(on_device: OnnxEncoder, on_cpu: OnnxEncoder, *, tokens: int) -
         alone = median_milliseconds(partial(on_cpu.embed_batch, [text]))
         yield Row(
             what=f"encode texts of {length} tokens, ms a batch of so many",
-            goal="-",
             measured=f"{milliseconds_text(times)}; on the CPU one takes {alone:.2f}",
             figures={"batch_ms": times, "cpu_ms": alone},
         )
-
-
-def _searched(facts: Manifest, rows: int, seed: int) -> Row:
-    """Search on a newly opened device, which frees the memory of the previous one."""
-    _say(f"searching {rows:,} rows ...")
-    device = open_device("cuda")
-    assert device is not None
-    dimension, depth = facts.encoder.dimension, facts.predictor.depth
-    return search_row(device, rows=rows, dimension=dimension, depth=depth, seed=seed)
-
-
-def _served(bundle: Path, load: Load, compared: int) -> Iterator[Row]:
-    """Yield the row of each device, and the one that compares its answers with exact search."""
-    texts = read_queries(bundle)
-    chosen = list(islice(distinct(texts, seed=load.seed + 1), compared))
-    exact = exact_scores(bundle, chosen)
-    for device in DEVICES:
-        _say(f"serving, device {device} ...")
-        queries = distinct(texts, seed=load.seed)
-        row, scores = measure_service(bundle, device, queries, load, compared=chosen)
-        yield row
-        yield tolerance_row(device, scores, exact)
 
 
 def measure_service(
@@ -167,7 +129,6 @@ def measure_service(
     rates = ", ".join(f"{level.connections}: {level.per_second:.0f}" for level in levels)
     row = Row(
         what=f"the service, device {device}",
-        goal="-",
         measured=f"open loop {latency}; answers/s by connections: {rates}; CPU"
         f" {best(levels).query_cpu_ms:.2f} ms a query; ready in {ready:.1f} s"
         f"{failures_text(outcome.failures)}",
@@ -215,9 +176,7 @@ def tolerance_row(device: DeviceName, served: Scores, exact: Scores) -> Row:
     )
 
 
-def _say(sentence: str) -> None:
-    open_console(stderr=True).print(sentence)
-
+app = command(Gpu)
 
 if __name__ == "__main__":
     sys.exit(run(app))
