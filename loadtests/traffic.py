@@ -6,7 +6,7 @@ Each function takes a running server and an endless iterator of query texts.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -42,10 +42,16 @@ class Load:
     seconds: float
     seed: int = 0
 
-    def predictions(self, queries: Iterator[str], *, turn: int) -> Stream:
+    def predictions(
+        self,
+        queries: Iterator[str],
+        *,
+        turn: int = 0,
+        request: Callable[[str], bytes] = predict,
+    ) -> Stream:
         """Return predictions as independent users send them; each turn draws new arrivals."""
         starts = poisson_starts(rate=self.rate, seconds=self.seconds, seed=self.seed + turn)
-        requests = [predict(query) for query in islice(queries, len(starts))]
+        requests = [request(query) for query in islice(queries, len(starts))]
         return Stream(name=PREDICT, requests=requests, starts=starts)
 
     def label_posts(
