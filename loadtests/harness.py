@@ -4,14 +4,14 @@ A scenario declares its options as fields and yields rows. The harness makes the
 servers, and writes the report after each row, because a later part may fail.
 """
 
-# Without postponed annotations: cyclopts reads a base class's in the subclass's module.
+from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from inspect import getmodule
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 from cyclopts import App, Parameter
 
@@ -86,6 +86,8 @@ def command(scenario: type[Scenario]) -> App:
         """Measure and report."""
         return options.run()
 
+    # cyclopts would look for the names in a base class's annotations in the subclass's module.
+    scenario.__init__.__annotations__ = get_type_hints(scenario, include_extras=True)
     measure.__annotations__["options"] = Annotated[scenario, Parameter(name="*")]
     app.default(measure)
     return app

@@ -21,7 +21,7 @@ import numpy as np
 from loadtests.harness import command, said, say
 from loadtests.report import Row
 from loadtests.resources import cpu_seconds_of_ray, info_of, resident, shard_processes
-from loadtests.versions import TwoServers
+from loadtests.versions import Labels, Queries, Rate, Seconds, TwoServers
 from service.child_server import Server
 from service.command_line import run
 from service.core.bundle.bundle import open_bundle
@@ -52,12 +52,10 @@ class Shards(TwoServers):
     title = "Shards against one process"
 
     shards: Annotated[int, said("Number of shards, one replica each.")] = 3
-    queries: Annotated[int, said("Queries per round, sent one after the other.")] = 300
-    labels: Annotated[int, said("Labels per round, posted one after the other.")] = 30
-    seconds: Annotated[
-        float, said("Seconds of the closed loop, and of the open loop, in each round.")
-    ] = 6.0
-    rate: Annotated[float, said("Requests per second in the open loop.")] = 40.0
+    queries: Queries = 300
+    labels: Labels = 30
+    seconds: Seconds = 6.0
+    rate: Rate = 40.0
     unseen: Annotated[
         Path | None,
         said("A file of queries for the recall; default: texts of the bundle, which are easier."),

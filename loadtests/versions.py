@@ -26,19 +26,22 @@ from service.command_line import run
 SATURATING_CONNECTIONS = (8, 16)
 
 Figures = dict[str, float]  # name of the figure -> value
+Rounds = Annotated[int, said("Number of rounds; each measures both servers.")]
+Queries = Annotated[int, said("Queries per round, sent one after the other.")]
+Labels = Annotated[int, said("Labels per round, posted one after the other.")]
+Seconds = Annotated[float, said("Seconds of the closed loop, and of the open loop, in each round.")]
+Rate = Annotated[float, said("Requests per second in the open loop.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TwoServers(Scenario):
     """Two servers that run at the same time and answer the same traffic in turn."""
 
-    rounds: Annotated[int, said("Number of rounds; each measures both servers.")] = 5
-    queries: Annotated[int, said("Queries per round, sent one after the other.")] = 500
-    labels: Annotated[int, said("Labels per round, posted one after the other.")] = 100
-    seconds: Annotated[
-        float, said("Seconds of the closed loop, and of the open loop, in each round.")
-    ] = 4.0
-    rate: Annotated[float, said("Requests per second in the open loop.")] = 100.0
+    rounds: Rounds = 5
+    queries: Queries = 500
+    labels: Labels = 100
+    seconds: Seconds = 4.0
+    rate: Rate = 100.0
 
     def compared(self, before: Server, after: Server) -> Iterator[Row]:
         """Measure the servers in turn; yield a row per figure: both medians, and their ratio."""
