@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,101 +18,83 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
+from typing import Annotated
 
-from cyclopts import App
-
-from loadtests.queries import distinct, read_queries
-from loadtests.report import Report, Row
-from loadtests.saturation import best, measure_saturation
-from service.child_server import Server, running_server
-from service.command_line import open_console, run
+from loadtests.harness import Scenario, command, said, say
+from loadtests.report import Row
+from loadtests.traffic import best, measure_saturation
+from service.child_server import running_server
+from service.command_line import run
 
 GOAL = 3.0  # throughput relative to HTTP with one query per request
 
-app = App(name="loadtests.bulk", help=__doc__)
+Rate = tuple[float, float]  # queries per second, milliseconds of CPU time per query
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rate:
-    """Queries per second, and milliseconds of CPU time per query."""
+class Bulk(Scenario):
+    """`keymatch predict` and an idle server on the same cores, in turn."""
 
-    per_second: float
-    cpu_ms: float
+    title = "Answers in bulk against HTTP"
 
-
-@app.default
-def bulk(
-    *,
-    bundle: Path,
-    out: Path,
-    queries: int = 20_000,
-    rounds: int = 3,
-    seconds: float = 6.0,
-    requests_of: tuple[int, ...] = (1, 16, 64),
-    connections: tuple[int, ...] = (8, 16),
-    seed: int = 0,
-) -> int:
-    """Measure and report.
-
-    Parameters
-    ----------
-    bundle
-        The bundle that the server and the command use.
-    out
-        Folder for bulk.json and bulk.md.
-    queries
-        Distinct queries that the command answers in each round.
-    rounds
-        Rounds, each with every measurement.
-    seconds
-        Seconds of saturation for each size of request.
-    requests_of
-        Queries per request; the first must be 1.
-    connections
-        Numbers of connections that are tried in a closed loop; the best one counts.
-    seed
-        Draws the queries.
-    """
-    texts = distinct(read_queries(bundle), seed=seed)
-    console = open_console(stderr=True)
-    _, start = (_command_seconds(bundle, ["start"]) for _ in range(2))  # the first call warms up
-    measured: dict[str, list[Rate]] = {}
-    with running_server(bundle) as server:
-        for number in range(rounds):
-            console.print(f"round {number + 1} of {rounds}")
-            for size in requests_of:
-                rate = _http(server, texts, size, seconds=seconds, connections=connections)
-                measured.setdefault(f"HTTP, {size} queries a request", []).append(rate)
-            seconds_taken, cpu = _command_seconds(bundle, list(islice(texts, queries)))
-            for what, (before, cpu_before) in {
-                "in bulk, its start included": (0.0, 0.0),
-                "in bulk": start,
-            }.items():
-                taken = max(0.001, seconds_taken - before)
-                cpu_ms = 1000 * (cpu - cpu_before) / queries
-                measured.setdefault(what, []).append(
-                    Rate(per_second=queries / taken, cpu_ms=cpu_ms)
-                )
-    Report(
-        title="Answers in bulk against HTTP",
-        settings={"queries": queries, "rounds": rounds, "start seconds": round(start[0], 2)},
-        rows=_rows(measured),
-    ).publish(out, "bulk")
-    return 0
-
-
-def _http(
-    server: Server,
-    texts: Iterator[str],
-    size: int,
-    *,
-    seconds: float,
-    connections: Sequence[int],
-) -> Rate:
-    level = best(
-        measure_saturation(server, texts, queries=size, seconds=seconds, levels_of=connections)
+    queries: Annotated[int, said("Distinct queries that the command answers in each round.")] = (
+        20_000
     )
-    return Rate(per_second=level.per_second * size, cpu_ms=level.query_cpu_ms)
+    rounds: Annotated[int, said("Rounds, each with every measurement.")] = 3
+    seconds: Annotated[float, said("Seconds of saturation for each size of request.")] = 6.0
+    requests_of: Annotated[tuple[int, ...], said("Queries per request; the first must be 1.")] = (
+        1,
+        16,
+        64,
+    )
+    connections: Annotated[
+        tuple[int, ...],
+        said("Numbers of connections that are tried in a closed loop; the best one counts."),
+    ] = (8, 16)
+
+    def rows(self) -> Iterator[Row]:
+        """Measure all rounds, then yield a row per kind: its medians, and times the first."""
+        measured = defaultdict[str, list[Rate]](list)
+        texts = self.texts()
+        _, start = (_command_seconds(self.bundle, ["start"]) for _ in range(2))  # first warms up
+        with running_server(self.bundle) as server:
+            for number in range(self.rounds):
+                say(f"round {number + 1} of {self.rounds}")
+                for size in self.requests_of:
+                    levels = measure_saturation(
+                        server,
+                        texts,
+                        queries=size,
+                        seconds=self.seconds,
+                        levels_of=self.connections,
+                    )
+                    level = best(levels)
+                    rate = level.per_second * size, level.query_cpu_ms
+                    measured[f"HTTP, {size} queries a request"].append(rate)
+                taken = _command_seconds(self.bundle, list(islice(texts, self.queries)))
+                measured["in bulk, its start included"].append(self._rate(taken, (0.0, 0.0)))
+                measured["in bulk"].append(self._rate(taken, start))
+        single = median(rate for rate, _ in next(iter(measured.values())))
+        for what, rates in measured.items():
+            per_second, cpu_ms = (median(values) for values in zip(*rates, strict=True))
+            times = per_second / single
+            yield Row.bounded(
+                what,
+                times,
+                least=GOAL if what == "in bulk" else None,
+                unit=" times the first",
+                measured=f"{per_second:,.0f}/s, {times:.2f} times the first, {cpu_ms:.2f} ms"
+                " of CPU time a query",
+                figures={
+                    "per_second": [rate for rate, _ in rates],
+                    "cpu_ms": [cpu for _, cpu in rates],
+                },
+            )
+
+    def _rate(self, taken: tuple[float, float], start: tuple[float, float]) -> Rate:
+        """Return the rate of a command that took seconds and CPU seconds, without its start's."""
+        seconds, cpu = taken[0] - start[0], taken[1] - start[1]
+        return self.queries / max(0.001, seconds), 1000 * cpu / self.queries
 
 
 def _command_seconds(bundle: Path, queries: Sequence[str]) -> tuple[float, float]:
@@ -131,29 +114,7 @@ def _command_seconds(bundle: Path, queries: Sequence[str]) -> tuple[float, float
     return seconds, used.ru_utime + used.ru_stime
 
 
-def _rows(measured: dict[str, list[Rate]]) -> list[Row]:
-    single = median(rate.per_second for rate in next(iter(measured.values())))
-    rows = []
-    for what, rates in measured.items():
-        per_second = median(rate.per_second for rate in rates)
-        cpu = median(rate.cpu_ms for rate in rates)
-        times = per_second / single
-        goal = what == "in bulk"
-        rows.append(
-            Row(
-                what=what,
-                goal=f"{GOAL:g} times the first" if goal else "",
-                measured=f"{per_second:,.0f}/s, {times:.2f} times the first, {cpu:.2f} ms"
-                " of CPU time a query",
-                met=times >= GOAL if goal else None,
-                figures={
-                    "per_second": [rate.per_second for rate in rates],
-                    "cpu_ms": [rate.cpu_ms for rate in rates],
-                },
-            )
-        )
-    return rows
-
+app = command(Bulk)
 
 if __name__ == "__main__":
     sys.exit(run(app))

@@ -11,18 +11,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import process_time
+from typing import Annotated
 
 import numpy as np
-from cyclopts import App
 
-from loadtests.bare_predictor import RECALL, BarePredictor, measure_recall
-from loadtests.queries import distinct, read_queries
-from loadtests.report import Report, Row
-from loadtests.traffic import Summary
+from loadtests.bare_predictor import RECALL, BarePredictor, cpu_time, measure_recall
+from loadtests.harness import Scenario, command, said
+from loadtests.report import Row
 from service.command_line import run
 from service.core.bundle.label_details import Details
 from service.core.changes import PutLabel
@@ -41,40 +40,34 @@ MOST_TIMES = 3.0  # p99 of a filtered query over that of an unfiltered one
 _CANDIDATES = 5_000  # texts among which the queries are chosen
 _BATCH = 1_000  # labels posted at once
 
-app = App(name="loadtests.filters", help=__doc__)
 
+@dataclass(frozen=True, kw_only=True)
+class Filters(Scenario):
+    """Filtered queries of a bundle, and the unfiltered ones next to each."""
 
-@app.default
-def filters(*, bundle: Path, out: Path, queries: int = 200, live: int = 0, seed: int = 0) -> int:
-    """Measure and report.
+    title = "Filtered queries"
+    judged = True
 
-    Parameters
-    ----------
-    bundle
-        The bundle's folder; its texts are the queries.
-    out
-        Folder for filters.json and filters.md.
-    queries
-        Number of queries per filter.
-    live
-        Labels that are posted first, in segments as a service would build.
-    seed
-        Draws numbers and queries.
-    """
-    bare = BarePredictor.open(bundle)
-    texts = list(islice(distinct(read_queries(bundle), seed=seed), _CANDIDATES))
-    vectors = encode(bare.encoder, texts, role=Role.QUERY)
-    nearest = np.argsort(-(vectors @ vectors[0]), kind="stable")[:queries]
-    asked = Asked([texts[place] for place in nearest], vectors[nearest])
-    with TemporaryDirectory() as folder:
-        memory = KnowledgeMemory(bare.view.bundle)
-        _post(memory, live, Path(folder), seed=seed)
-        view = _numbered(memory.view, vectors[0], seed=seed)
-        rows = list(_measure(bare, view, asked))
-    settings = {"bundle": bundle.name, "queries": queries, "live": live, "seed": seed}
-    report = Report(title="Filtered queries", settings=settings, rows=rows)
-    report.publish(out, "filters")
-    return report.status
+    queries: Annotated[int, said("Number of queries per filter.")] = 200
+    live: Annotated[
+        int, said("Labels that are posted first, in segments as a service would build.")
+    ] = 0
+
+    def rows(self) -> Iterator[Row]:
+        """Yield a row per filter; the unfiltered time is measured again next to each."""
+        bare = BarePredictor.open(self.bundle)
+        texts = list(islice(self.texts(), _CANDIDATES))
+        vectors = encode(bare.encoder, texts, role=Role.QUERY)
+        nearest = np.argsort(-(vectors @ vectors[0]), kind="stable")[: self.queries]
+        asked = Asked([texts[place] for place in nearest], vectors[nearest])
+        with TemporaryDirectory() as folder:
+            memory = KnowledgeMemory(bare.view.bundle)
+            _post(memory, self.live, Path(folder), seed=self.seed)
+            view = _numbered(memory.view, vectors[0], seed=self.seed)
+            cpu_time(bare, view, asked.texts)  # warms up
+            for number, share in product(NUMBERS, SHARES):
+                wanted = parse({"all": [{"field": number, "lt": share}]}, at="filter", most=10)
+                yield _row(bare, view, wanted, asked, what=f"{share:.2%} of the labels, {number}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,21 +78,12 @@ class Asked:
     vectors: Floats
 
 
-def _measure(bare: BarePredictor, view: View, asked: Asked) -> Iterator[Row]:
-    """Yield a row per filter; the unfiltered time is measured again next to each."""
-    _times(bare, view, asked)  # warms up
-    for number in NUMBERS:
-        for share in SHARES:
-            wanted = parse({"all": [{"field": number, "lt": share}]}, at="filter", most=10)
-            yield _row(bare, view, wanted, asked, what=f"{share:.2%} of the labels, {number}")
-
-
 def _row(bare: BarePredictor, view: View, wanted: LabelFilter, asked: Asked, *, what: str) -> Row:
     start = process_time()
     kept = filtered(view, wanted).view
     made = process_time() - start
-    _times(bare, kept, asked)
-    plain, found = _times(bare, view, asked), _times(bare, kept, asked)
+    cpu_time(bare, kept, asked.texts)
+    plain, found = (cpu_time(bare, one, asked.texts) for one in (view, kept))
     recall = measure_recall(kept, asked.vectors, depth=min(bare.options.depth, kept.rows))
     full = min(bare.options.top_k, len(kept.labels))
     answer = bare.predictor.predict(kept, asked.texts, bare.options)
@@ -115,16 +99,6 @@ def _row(bare: BarePredictor, view: View, wanted: LabelFilter, asked: Asked, *, 
         met=recall.mean >= RECALL and not short and times <= MOST_TIMES,
         figures={"recall": recall.mean, "short": short, "times": times, "rows": kept.rows},
     )
-
-
-def _times(bare: BarePredictor, view: View, asked: Asked) -> Summary:
-    """Return the CPU time of the queries, one by one."""
-    seconds = []
-    for text in asked.texts:
-        start = process_time()
-        bare.predictor.predict(view, [text], bare.options)
-        seconds.append(process_time() - start)
-    return Summary.of(seconds)
 
 
 def _numbered(view: View, query: Floats, *, seed: int) -> View:
@@ -176,6 +150,8 @@ def _post(memory: KnowledgeMemory, count: int, folder: Path, *, seed: int) -> No
         segment = build_segment(vectors, parameters, folder / f"{place}.index", lambda _rows: None)
         memory.attach(memory.seal(plan, segment))
 
+
+app = command(Filters)
 
 if __name__ == "__main__":
     sys.exit(run(app))

@@ -9,22 +9,30 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-
-from cyclopts import App
+from typing import Annotated
 
 from loadtests.bare_predictor import BarePredictor, recall_of_queries, recall_row
 from loadtests.clients.connection import one_by_one, predict
-from loadtests.queries import distinct, read_queries, zipf
-from loadtests.report import Report, Row
+from loadtests.harness import Scenario, command, said, say
+from loadtests.queries import read_queries, zipf
+from loadtests.report import Row
 from loadtests.resources import resident_row
-from loadtests.saturation import measure_saturation, saturation_row
-from loadtests.traffic import Load, Summary, latency_row, measure_predictions, warm_up
-from service.child_server import Server, running_server
-from service.command_line import open_console, run
+from loadtests.traffic import (
+    Load,
+    Summary,
+    latency_row,
+    measure_predictions,
+    measure_saturation,
+    saturation_row,
+    warm_up,
+)
+from service.child_server import Server
+from service.command_line import run
 from service.core.bundle import manifest
 from service.core.bundle.bundle import BASE_SEGMENT
 
@@ -36,93 +44,59 @@ _FP16_BYTES = 2
 _COLUMN_BYTES = 4  # of one value in V: the column number of a label
 _BLOCK_QUERIES = 25  # one side answers this many queries, then the other side answers the same ones
 
-app = App(name="loadtests.latency", help=__doc__)
 
+@dataclass(frozen=True, kw_only=True)
+class Latency(Scenario):
+    """A server that has learned nothing; the recall and the size of its bundle."""
 
-@app.default
-def latency(
-    *,
-    bundle: Path,
-    out: Path,
-    seconds: float = 40.0,
-    rate: float = 100.0,
-    unseen: Path | None = None,
-    recall_queries: int = 1_000,
-    seed: int = 0,
-) -> int:
-    """Measure and report.
+    title = "Latency, throughput and recall"
 
-    Parameters
-    ----------
-    bundle
-        The bundle's folder; its instance and label texts are the queries.
-    out
-        Folder for latency.json and latency.md.
-    seconds
-        Length of each measurement; there are four.
-    rate
-        Predictions per second in the open loops.
-    unseen
-        File of queries that the bundle does not contain (one per line, or LF-XMC JSON with titles).
-        Recall is measured on them or, without a file, on the bundle's own texts.
-    recall_queries
-        Number of queries for the recall.
-    seed
-        Draws queries and arrivals.
-    """
-    console = open_console(stderr=True)
-    bare, texts = BarePredictor.open(bundle), read_queries(bundle)
-    load = Load(rate=rate, seconds=seconds, seed=seed)
-    queries = distinct(texts, seed=seed)
-    console.print("open loop, saturation, overhead ...")
-    rows = list(_measure_reading(bundle, bare, queries, zipf(texts, seed=seed), load))
-    console.print("recall and size ...")
-    recalled = distinct(read_queries(bundle, unseen), seed=seed)
-    rows += [_recall_row(bare, list(islice(recalled, recall_queries))), bytes_row(bundle)]
-    name = bare.view.bundle.manifest.name
-    Report(
-        title="Latency, throughput and recall",
-        settings={"seconds": seconds, "rate": rate, "bundle": name, "keys": len(texts)},
-        rows=rows,
-    ).publish(out, "latency")
-    return 0
+    seconds: Annotated[float, said("Length of each measurement; there are four.")] = 40.0
+    rate: Annotated[float, said("Predictions per second in the open loops.")] = 100.0
+    unseen: Annotated[
+        Path | None,
+        said(
+            "File of queries that the bundle does not contain (one per line, or LF-XMC JSON with"
+            " titles). Recall is measured on them or, without a file, on the bundle's own texts."
+        ),
+    ] = None
+    recall_queries: Annotated[int, said("Number of queries for the recall.")] = 1_000
 
-
-def _measure_reading(
-    bundle: Path,
-    bare: BarePredictor,
-    queries: Iterator[str],
-    zipf_queries: Iterator[str],
-    load: Load,
-) -> Iterator[Row]:
-    """Measure only predictions, on a server that has learned nothing."""
-    with running_server(bundle, options=["--no-access-log"]) as server:
-        yield ready_row(server)
-        warm_up(server, queries, seconds=load.seconds)
-        for name, texts in (("distinct", queries), ("Zipf", zipf_queries)):
-            outcome = measure_predictions(server, texts, load)
-            what = f"/predict at {load.rate:g}/s, open loop, {name} queries"
-            yield latency_row(what, outcome, p50=PREDICT_P50_MS, p99=PREDICT_P99_MS)
-        yield saturation_row(measure_saturation(server, queries, seconds=load.seconds))
-        yield overhead_row(server, bare, queries, seconds=load.seconds)
-        yield resident_row(server)
-
-
-def _recall_row(bare: BarePredictor, queries: list[str]) -> Row:
-    """Return the row for the recall of the bundle's own index."""
-    recall = recall_of_queries(bare.encoder, bare.view, queries)
-    ef = bare.view.bundle.manifest.index.ef
-    return recall_row(f"recall@{recall.depth} of exact search at ef {ef}", recall)
+    def rows(self) -> Iterator[Row]:
+        """Measure the server, then the bundle."""
+        bare = BarePredictor.open(self.bundle)
+        queries = self.texts()
+        load = Load(rate=self.rate, seconds=self.seconds, seed=self.seed)
+        say("open loop, saturation, overhead ...")
+        with self.server() as server:
+            yield ready_row(server)
+            warm_up(server, queries, seconds=self.seconds)
+            drawn = zipf(read_queries(self.bundle), seed=self.seed)
+            for name, texts in (("distinct", queries), ("Zipf", drawn)):
+                outcome = measure_predictions(server, texts, load)
+                what = f"/predict at {self.rate:g}/s, open loop, {name} queries"
+                yield latency_row(what, outcome, p50=PREDICT_P50_MS, p99=PREDICT_P99_MS)
+            yield saturation_row(measure_saturation(server, queries, seconds=self.seconds))
+            yield overhead_row(server, bare, queries, seconds=self.seconds)
+            yield resident_row(server)
+        say("recall and size ...")
+        recalled = list(islice(self.texts(self.unseen), self.recall_queries))
+        recall = recall_of_queries(bare.encoder, bare.view, recalled)
+        ef = bare.view.bundle.manifest.index.ef
+        yield recall_row(f"recall@{recall.depth} of exact search at ef {ef}", recall)
+        yield bytes_row(self.bundle)
 
 
 def ready_row(server: Server) -> Row:
     """Return the row for the time from the start of the process to readiness."""
-    return Row(
-        what="start of the process to ready",
-        goal=f"<= {READY_SECONDS:g} s warm",
-        measured=f"{server.seconds_to_ready:.2f} s",
-        met=server.seconds_to_ready <= READY_SECONDS,
-        figures={"seconds": server.seconds_to_ready},
+    seconds = server.seconds_to_ready
+    return Row.bounded(
+        "start of the process to ready",
+        seconds,
+        most=READY_SECONDS,
+        unit=" s warm",
+        measured=f"{seconds:.2f} s",
+        figures={"seconds": seconds},
     )
 
 
@@ -151,12 +125,13 @@ def overhead_row(
         http_first = not http_first
     http, alone = Summary.of(http_seconds), Summary.of(bare_seconds)
     added = http.p50 - alone.p50
-    return Row(
-        what="HTTP, JSON and queueing over the bare predictor, paired, one connection",
-        goal=f"<= {OVERHEAD_MS:g} ms at the median",
+    return Row.bounded(
+        "HTTP, JSON and queueing over the bare predictor, paired, one connection",
+        added,
+        most=OVERHEAD_MS,
+        unit=" ms at the median",
         measured=f"{added:.2f} ms ({http.p50:.2f} over {alone.p50:.2f};"
         f" {http.count:,} queries each)",
-        met=added <= OVERHEAD_MS,
         figures={
             "milliseconds": added,
             "http": http,
@@ -182,6 +157,8 @@ def bytes_row(bundle: Path) -> Row:
         figures={"keys": keys, "index": index, "values": values, "allowed": allowed},
     )
 
+
+app = command(Latency)
 
 if __name__ == "__main__":
     sys.exit(run(app))

@@ -9,22 +9,28 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import Annotated
 
 import numpy as np
-from cyclopts import App
 
 from loadtests.clients.flood import BROKEN, LEFT, UNANSWERED, Fate, Flood, flood
 from loadtests.clients.open_loop import poisson_starts
-from loadtests.queries import distinct, read_queries
-from loadtests.report import Report, Row
+from loadtests.harness import Scenario, command, said, say
+from loadtests.report import Row
 from loadtests.resources import with_cpu_time
-from loadtests.saturation import best, measure_saturation, requests_of, saturation_row
-from loadtests.traffic import Health, Summary, probing
-from service.child_server import Server, running_server
-from service.command_line import open_console, run
+from loadtests.traffic import (
+    Health,
+    Summary,
+    best,
+    measure_saturation,
+    probing,
+    requests_of,
+    saturation_row,
+)
+from service.child_server import Server
+from service.command_line import run
 
 GOODPUT = 0.85  # share of the saturation that is still answered
 REFUSED_MS = 20.0  # median time of a refusal
@@ -55,75 +61,69 @@ VARIANTS = (
 )
 WARM_UP_SHARE = 1 / 3  # of the time in which saturation is measured
 
-app = App(name="loadtests.overload", help=__doc__)
 
+@dataclass(frozen=True, kw_only=True)
+class Overload(Scenario):
+    """One server and multiples of its saturation, for each kind of overload."""
 
-@app.default
-def overload(
-    *,
-    bundle: Path,
-    out: Path,
-    seconds: float = 60.0,
-    variant_seconds: float = 20.0,
-    saturation_seconds: float = 12.0,
-    recovery_seconds: float = 5.0,
-    factors: Sequence[float] = (4.0, 10.0),
-    seed: int = 0,
-) -> int:
-    """Measure and report.
+    title = "Overload"
 
-    Parameters
-    ----------
-    bundle
-        The bundle's folder; its instance and label texts are the queries.
-    out
-        Folder for overload.json and overload.md.
-    seconds
-        Seconds of each overload by single queries.
-    variant_seconds
-        Seconds of each other overload.
-    saturation_seconds
-        Seconds in which saturation is measured, for each size of requests.
-    recovery_seconds
-        Seconds of lower load after each overload, which the server can answer.
-    factors
-        Multiples of the saturation to offer.
-    seed
-        Draws queries and arrivals.
-    """
-    console, rows = open_console(stderr=True), list[Row]()
-    texts = distinct(read_queries(bundle), seed=seed)
-    saturation: dict[int, float] = {}  # queries per request -> requests per second
-    with running_server(bundle, options=["--no-access-log"]) as server:
-        measure_saturation(server, texts, seconds=WARM_UP_SHARE * saturation_seconds)
-        for variant in VARIANTS:
-            queries = variant.queries
-            if queries not in saturation:
-                console.print(f"saturation, {variant.name} ...")
-                levels = measure_saturation(
-                    server, texts, queries=queries, seconds=saturation_seconds
-                )
-                saturation[queries] = best(levels).per_second
-                rows.append(saturation_row(levels, what=f"saturation, {variant.name}", goal=None))
-            for factor in factors:
-                console.print(f"{factor:g}x, {variant.name} ...")
-                measured = measure_overload(
-                    server,
-                    texts,
-                    variant,
-                    saturation=saturation[queries],
-                    factor=factor,
-                    seconds=seconds if variant is SINGLE else variant_seconds,
-                    recovery_seconds=recovery_seconds,
-                    seed=seed,
-                )
-                rows += overload_rows(variant, factor, measured, saturation=saturation[queries])
-    Report(
-        title="Overload",
-        settings={"seconds": seconds, "variant_seconds": variant_seconds, "bundle": bundle.name},
-        rows=rows,
-    ).publish(out, "overload")
-    return 0
+    seconds: Annotated[float, said("Seconds of each overload by single queries.")] = 60.0
+    variant_seconds: Annotated[float, said("Seconds of each other overload.")] = 20.0
+    saturation_seconds: Annotated[
+        float, said("Seconds in which saturation is measured, for each size of requests.")
+    ] = 12.0
+    recovery_seconds: Annotated[
+        float,
+        said("Seconds of lower load after each overload, which the server can answer."),
+    ] = 5.0
+    factors: Annotated[tuple[float, ...], said("Multiples of the saturation to offer.")] = (4, 10)
+
+    def rows(self) -> Iterator[Row]:
+        """Measure the saturation of each size of requests, and each multiple of it."""
+        texts = self.texts()
+        saturation: dict[int, float] = {}  # queries per request -> requests per second
+        with self.server() as server:
+            measure_saturation(server, texts, seconds=WARM_UP_SHARE * self.saturation_seconds)
+            for variant in VARIANTS:
+                queries = variant.queries
+                if queries not in saturation:
+                    say(f"saturation, {variant.name} ...")
+                    levels = measure_saturation(
+                        server, texts, queries=queries, seconds=self.saturation_seconds
+                    )
+                    saturation[queries] = best(levels).per_second
+                    what = f"saturation, {variant.name}"
+                    yield saturation_row(levels, what=what, goal=None)
+                for factor in self.factors:
+                    say(f"{factor:g}x, {variant.name} ...")
+                    measured = self._overload(server, texts, variant, saturation[queries], factor)
+                    yield from overload_rows(
+                        variant, factor, measured, saturation=saturation[queries]
+                    )
+
+    def _overload(
+        self,
+        server: Server,
+        texts: Iterator[str],
+        variant: Variant,
+        saturation: float,
+        factor: float,
+    ) -> Overloaded:
+        """Offer `factor` times the saturation (requests per second), then less than half of it."""
+        seconds = self.seconds if variant is SINGLE else self.variant_seconds
+        rate = factor * saturation
+        during = _starts(rate, seconds, self.seed)
+        after = seconds + _starts(RECOVERY_SHARE * saturation, self.recovery_seconds, self.seed + 1)
+        plan = Flood(
+            requests=requests_of(texts, queries=variant.queries, count=len(during) + len(after)),
+            starts=np.concatenate([during, after]),
+            idle=variant.idle,
+            leaving=variant.leaving,
+        )
+        with probing(server) as health:
+            fate, cpu = with_cpu_time(server.pid, lambda: flood(server.port, plan))
+        return Overloaded(rate=rate, seconds=seconds, fate=fate, health=health, server_cpu=cpu)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,32 +153,6 @@ class Overloaded:
         return float(starts[recovered[0]]) if len(recovered) else None
 
 
-def measure_overload(
-    server: Server,
-    texts: Iterator[str],
-    variant: Variant,
-    *,
-    saturation: float,
-    factor: float,
-    seconds: float,
-    recovery_seconds: float,
-    seed: int,
-) -> Overloaded:
-    """Offer `factor` times the saturation (requests per second), then less than half of it."""
-    rate = factor * saturation
-    during = _starts(rate, seconds, seed)
-    after = seconds + _starts(RECOVERY_SHARE * saturation, recovery_seconds, seed + 1)
-    plan = Flood(
-        requests=requests_of(texts, queries=variant.queries, count=len(during) + len(after)),
-        starts=np.concatenate([during, after]),
-        idle=variant.idle,
-        leaving=variant.leaving,
-    )
-    with probing(server) as health:
-        fate, cpu = with_cpu_time(server.pid, lambda: flood(server.port, plan))
-    return Overloaded(rate=rate, seconds=seconds, fate=fate, health=health, server_cpu=cpu)
-
-
 def _starts(rate: float, seconds: float, seed: int) -> np.ndarray:
     starts = poisson_starts(rate=rate, seconds=seconds, seed=seed)
     return np.minimum(np.array(starts), np.nextafter(seconds, 0))
@@ -188,70 +162,52 @@ def overload_rows(
     variant: Variant, factor: float, run: Overloaded, *, saturation: float
 ) -> Iterator[Row]:
     """Yield the rows of one run: answers, refusals, health and recovery, CPU time."""
-    what = f"{factor:g}x saturation, {variant.name}"
-    yield _answered(what, run, saturation)
-    yield _refused(what, run)
-    yield _health(what, run)
-    yield _cpu_time(what, run)
-
-
-def _answered(what: str, run: Overloaded, saturation: float) -> Row:
-    latency = Summary.of(run.latencies(200))
-    per_second = latency.count / run.seconds
+    what, fate, health, recovery = (
+        f"{factor:g}x saturation, {variant.name}",
+        run.fate,
+        run.health,
+        run.recovery,
+    )
+    answered, refused = Summary.of(run.latencies(200)), Summary.of(run.latencies(429))
+    probes = Summary.of(health.seconds)
+    per_second = answered.count / run.seconds
     share = per_second / saturation
-    return Row(
+    yield Row(
         what=f"{what}: answered ({run.rate:.0f}/s offered)",
         goal=f">= {GOODPUT:.0%} of saturation, p99 <= {1000 * USEFUL_SECONDS:g} ms",
-        measured=f"{per_second:.0f}/s = {share:.0%}; {latency}",
-        met=share >= GOODPUT and latency.p99 <= 1000 * USEFUL_SECONDS,
-        figures={"per_second": per_second, "share": share, **asdict(latency)},
+        measured=f"{per_second:.0f}/s = {share:.0%}; {answered}",
+        met=share >= GOODPUT and answered.p99 <= 1000 * USEFUL_SECONDS,
+        figures={"per_second": per_second, "share": share, **asdict(answered)},
     )
-
-
-def _refused(what: str, run: Overloaded) -> Row:
-    latency = Summary.of(run.latencies(429))
-    statuses = Counter(run.fate.status.tolist())
+    statuses = Counter(fate.status.tolist())
     counts = {_NAMES.get(status, str(status)): count for status, count in sorted(statuses.items())}
-    return Row(
+    yield Row(
         what=f"{what}: refused",
         goal=f"429 with a median of <= {REFUSED_MS:g} ms, nothing else",
-        measured=f"{latency}; {counts}",
-        met=latency.p50 <= REFUSED_MS and statuses.keys() <= _EXPECTED,
-        figures={
-            **asdict(latency),
-            "statuses": counts,
-            "idle_connections_lost": run.fate.idle_lost,
-        },
+        measured=f"{refused}; {counts}",
+        met=refused.p50 <= REFUSED_MS and statuses.keys() <= _EXPECTED,
+        figures={**asdict(refused), "statuses": counts, "idle_connections_lost": fate.idle_lost},
     )
-
-
-def _health(what: str, run: Overloaded) -> Row:
-    latency, failures, recovery = Summary.of(run.health.seconds), run.health.failures, run.recovery
     back = "never" if recovery is None else f"after {recovery:.1f} s"
-    return Row(
+    recovered = recovery is not None and recovery <= RECOVERY_SECONDS
+    failed = f", FAILED {health.failures}" if health.failures else ""
+    yield Row(
         what=f"{what}: /health/ready, and recovery",
         goal=f"200 within {READY_MS:g} ms, recovered after {RECOVERY_SECONDS:g} s",
-        measured=f"{latency}{f', FAILED {failures}' if failures else ''}; recovered {back}",
-        met=not failures
-        and latency.maximum <= READY_MS
-        and recovery is not None
-        and recovery <= RECOVERY_SECONDS,
-        figures={**asdict(latency), "failures": failures, "recovery_seconds": recovery},
+        measured=f"{probes}{failed}; recovered {back}",
+        met=not health.failures and probes.maximum <= READY_MS and recovered,
+        figures={**asdict(probes), "failures": health.failures, "recovery_seconds": recovery},
     )
-
-
-def _cpu_time(what: str, run: Overloaded) -> Row:
-    count = len(run.fate.status)
-    answered = int(np.count_nonzero(run.fate.status == 200))
-    server, client = run.server_cpu, run.fate.cpu
-    return Row(
+    server, client, count = run.server_cpu, fate.cpu, len(fate.status)
+    yield Row(
         what=f"{what}: CPU time",
-        goal="-",
-        measured=f"server {1000 * server / max(1, answered):.2f} ms an answer, refusals included;"
-        f" client {1e6 * client / count:.0f} us a request",
+        measured=f"server {1000 * server / max(1, statuses[200]):.2f} ms an answer, refusals"
+        f" included; client {1e6 * client / count:.0f} us a request",
         figures={"server_seconds": server, "client_seconds": client, "requests": count},
     )
 
+
+app = command(Overload)
 
 if __name__ == "__main__":
     sys.exit(run(app))

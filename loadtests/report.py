@@ -33,10 +33,33 @@ class Row:
     """A row of the table; `met` is None if there is no goal."""
 
     what: str
-    goal: str
+    goal: str = "-"
     measured: str
     met: bool | None = None
     figures: dict[str, Any] = field(default_factory=dict)  # numbers for the JSON file
+
+    @classmethod
+    def bounded(
+        cls,
+        what: str,
+        value: float,
+        *,
+        least: float | None = None,
+        most: float | None = None,
+        unit: str = "",
+        measured: str,
+        sound: bool = True,
+        figures: dict[str, Any],
+    ) -> Row:
+        """Return a row whose goal is a bound of a figure, `least` or `most`, and that it is sound.
+
+        Without a bound, the row is not judged.
+        """
+        if least is None and most is None:
+            return cls(what=what, measured=measured, figures=figures)
+        goal = f">= {least:g}{unit}" if most is None else f"<= {most:g}{unit}"
+        met = sound and (value >= least if least is not None else value <= (most or 0.0))
+        return cls(what=what, goal=goal, measured=measured, met=met, figures=figures)
 
     def cells(self) -> tuple[str, str, str, str]:
         """Return the row as text, one cell per heading of the table."""

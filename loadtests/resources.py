@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import clock_gettime
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from loadtests.clients.connection import Connection, get
+from loadtests.clients.connection import Connection, get, require
 from loadtests.report import Row
 from service.child_server import Server
 
@@ -134,6 +134,13 @@ def metrics_of(port: int) -> str:
         return connection.ask(get("/metrics"))[1].decode()
 
 
+def info_of(port: int) -> dict[str, Any]:
+    """Return what GET /info of the service at a port shows."""
+    with Connection(port) as connection:
+        info: dict[str, Any] = require(connection.ask(get("/info")))
+        return info
+
+
 def metric(metrics: str, name: str, label: str = "") -> float:
     """Sum the samples of a metric, or only those with a label such as `status="500"`."""
     sample = re.compile(rf"^{name}(\{{.*\}})? (\S+)$", re.MULTILINE)
@@ -143,10 +150,11 @@ def metric(metrics: str, name: str, label: str = "") -> float:
 def resident_row(server: Server) -> Row:
     """Return the row for the current memory of the server's largest process."""
     memory = max(map(resident, process_tree(server.pid)), key=lambda one: one.total)
-    return Row(
-        what="resident memory after the load",
-        goal=f"<= {RESIDENT_MB:g} MB a worker",
+    return Row.bounded(
+        "resident memory after the load",
+        memory.total,
+        most=RESIDENT_MB,
+        unit=" MB a worker",
         measured=f"{memory.total:.0f} MB, of them {memory.shared:.0f} MB mapped files",
-        met=memory.total <= RESIDENT_MB,
         figures={**asdict(memory), "total": memory.total},
     )

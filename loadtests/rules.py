@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
-from pathlib import Path
 from statistics import median
 from time import process_time
+from typing import Annotated
 
 import numpy as np
-from cyclopts import App
 
 from loadtests.bare_predictor import BarePredictor
-from loadtests.queries import distinct, read_queries
-from loadtests.report import Report, Row
+from loadtests.harness import Scenario, command, said
+from loadtests.report import Row
 from service.command_line import run
 from service.core import times as moments
 from service.core.bundle.label_details import Details
@@ -39,67 +38,37 @@ _ROUNDS = 7  # alternating between the views
 _DAY = 86_400 * moments.SECOND
 _HALF_LIFE = 30.0  # of clicks, in days
 
-app = App(name="loadtests.rules", help=__doc__)
 
+@dataclass(frozen=True, kw_only=True)
+class Rules(Scenario):
+    """The same queries from views with and without rules, dates, boosts and clicks."""
 
-@app.default
-def rules(
-    *,
-    bundle: Path,
-    out: Path,
-    queries: int = 300,
-    rules: int = 10_000,
-    labels: int = 100_000,
-    clicks: int = 10_000,
-    seed: int = 0,
-) -> int:
-    """Measure and report.
+    title = "Rules"
+    judged = True
 
-    Parameters
-    ----------
-    bundle
-        The bundle's folder; its texts are the queries.
-    out
-        Folder for rules.json and rules.md.
-    queries
-        Number of queries.
-    rules
-        Number of rules, each with its own condition.
-    labels
-        Number of labels with dates and a boost.
-    clicks
-        Number of clicks, each of its own query.
-    seed
-        Draws the queries.
-    """
-    bare = BarePredictor.open(bundle)
-    texts = list(islice(distinct(read_queries(bundle), seed=seed), queries + rules))
-    asked, others = texts[:queries], texts[queries:]
-    plain = bare.view
-    dated = _with_dates(plain, labels)
-    conditions = list(islice(cycle(others), rules))
-    table = RuleTable.from_rules(_rules(plain, conditions))
-    acting = RuleTable.from_rules(_rules(plain, asked))
-    views = {
-        "without": plain,
-        "rules": replace(plain, rules=table),
-        "dates and boosts": dated,
-        "both": replace(dated, rules=table),
-        "a rule acts": replace(plain, rules=acting),
-        "clicks": _clicked(plain, clicks, at=None),
-        "clicks with times": _clicked(plain, clicks, at=moments.now() - 10 * _DAY),
-    }
-    times = _times(bare, views, asked)
-    settings = {
-        "bundle": bundle.name,
-        "queries": queries,
-        "rules": rules,
-        "labels": labels,
-        "clicks": clicks,
-    }
-    report = Report(title="Rules", settings=settings, rows=list(_report(times)))
-    report.publish(out, "rules")
-    return report.status
+    queries: Annotated[int, said("Number of queries.")] = 300
+    rules: Annotated[int, said("Number of rules, each with its own condition.")] = 10_000
+    labels: Annotated[int, said("Number of labels with dates and a boost.")] = 100_000
+    clicks: Annotated[int, said("Number of clicks, each of its own query.")] = 10_000
+
+    def rows(self) -> Iterator[Row]:
+        """Measure all views in turn, then yield a row for each."""
+        bare = BarePredictor.open(self.bundle)
+        texts = list(islice(self.texts(), self.queries + self.rules))
+        asked, others = texts[: self.queries], texts[self.queries :]
+        plain = bare.view
+        dated = _with_dates(plain, self.labels)
+        table = RuleTable.from_rules(_rules(plain, list(islice(cycle(others), self.rules))))
+        views = {
+            "without": plain,
+            "rules": replace(plain, rules=table),
+            "dates and boosts": dated,
+            "both": replace(dated, rules=table),
+            "a rule acts": replace(plain, rules=RuleTable.from_rules(_rules(plain, asked))),
+            "clicks": _clicked(plain, self.clicks, at=None),
+            "clicks with times": _clicked(plain, self.clicks, at=moments.now() - 10 * _DAY),
+        }
+        yield from _report(_times(bare, views, asked))
 
 
 def _rules(view: View, conditions: Sequence[str]) -> Iterator[Rule]:
@@ -190,12 +159,14 @@ def _report(times: Mapping[str, Sequence[float]]) -> Iterator[Row]:
         bounded = name not in ("without", "a rule acts", "clicks")
         yield Row(
             what=name,
-            goal=f"<= {MOST_SHARE:.0%} more" if bounded else "",
+            goal=f"<= {MOST_SHARE:.0%} more" if bounded else "-",
             measured=f"{median(of_view):.3f} ms per query, {share:+.1%}",
             met=not bounded or share <= MOST_SHARE,
             figures={"ms": median(of_view), "share": share},
         )
 
+
+app = command(Rules)
 
 if __name__ == "__main__":
     sys.exit(run(app))

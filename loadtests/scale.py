@@ -16,9 +16,9 @@ import os
 import shutil
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import cycle, product
 from pathlib import Path
 from statistics import median
@@ -27,16 +27,16 @@ from typing import Annotated, Literal
 
 import numpy as np
 import orjson
-from cyclopts import App
 from numpy.typing import NDArray
 
 from export.bundle.encode import encode_resumably
 from loadtests.bare_predictor import BarePredictor, Recall, recall_of_queries
-from loadtests.report import Report, Row, failures_text
+from loadtests.harness import Scenario, command, said, say
+from loadtests.report import Row, failures_text
 from loadtests.resources import process_tree, resident, with_cpu_time
 from loadtests.traffic import Load, Summary, measure_predictions, warm_up
 from service.child_server import running_server
-from service.command_line import open_console, run
+from service.command_line import run
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.bundle.content import BundleContent, write_bundle
 from service.core.encoding.encoder import OnnxEncoder, encode
@@ -53,72 +53,61 @@ INSTANCE_SHARE = 5  # one key in five is an instance, as on moby
 VOTES_PER_INSTANCE = 10
 NOISE = 0.5  # the noise's length; the two real vectors have length 1
 _ROWS_AT_ONCE = 65_536
+TIMES = ("vector_seconds", "index_seconds", "index_cpu_seconds")  # as a record holds them
 
 Vectors = Literal["encoded", "drawn", "own"]
 
-app = App(name="loadtests.scale", help=__doc__)
 
+@dataclass(frozen=True, kw_only=True)
+class Scale(Scenario):
+    """Bundles of several sizes and libraries, built from a bundle's texts, encoder and settings."""
 
-@app.default
-def scale(
-    *,
-    bundle: Path,
-    out: Path,
-    sizes: Annotated[tuple[int, ...], MANY] = (130_000, 1_000_000, 5_000_000),
-    libraries: Annotated[tuple[str, ...], MANY] = (),
-    vectors: Vectors = "encoded",
-    rate: float = 40.0,
-    seconds: float = 20.0,
-    recall_queries: int = 200,
-    seed: int = 0,
-) -> int:
-    """Build, measure, report.
+    title = "Growth with the number of keys"
 
-    Parameters
-    ----------
-    bundle
-        The bundle whose texts are recombined, with its encoder, index and predictor settings.
-    out
-        Folder for the report and the bundles.
-    sizes
-        Numbers of keys.
-    libraries
-        Index libraries, as of `export bundle --library`. Default: the bundle's.
-    vectors
-        encoded: by the encoder, which takes most of the time. drawn: the sum of two real texts'
-        vectors and noise; this measures the index in minutes. own: the bundle's own texts and keys;
-        sizes are at most its number of keys.
-    rate
-        Queries per second in the open loop.
-    seconds
-        Length of each open loop.
-    recall_queries
-        Queries whose recall is measured against an exact scan.
-    seed
-        Draws keys, queries and arrivals.
-    """
-    console = open_console(stderr=True)
-    load = Load(rate=rate, seconds=seconds, seed=seed)
-    sizes = tuple(sorted(check_keys(size) for size in sizes))
-    source = open_bundle(bundle)
-    texts = source_texts(source)
-    if vectors == "own" and sizes[-1] > len(texts):
-        raise InvalidInput(f"the bundle has only {len(texts)} keys", field="sizes")
-    queries = Pairs.drawn(QUERIES, sources=len(texts), seed=seed + 1).texts(texts)
-    rows = []
-    for keys, library in product(sizes, libraries or [source.manifest.index.library]):
-        console.print(f"{keys:,} keys, {library}: building ...")
-        built = build(
-            source, out / "bundles", keys=keys, vectors=vectors, library=library, seed=seed
-        )
-        console.print(f"{keys:,} keys, {library}: measuring ...")
-        rows.append(measure(built, queries, load, recall_queries=recall_queries))
-    Report(
-        title="Growth with the number of keys",
-        settings={"vectors": vectors, "sources": len(texts), **asdict(load)},
-        rows=rows,
-    ).publish(out, "scale")
-    return 0
+    sizes: Annotated[tuple[int, ...], said("Numbers of keys.", MANY)] = (
+        130_000,
+        1_000_000,
+        5_000_000,
+    )
+    libraries: Annotated[
+        tuple[str, ...],
+        said("Index libraries, as of `export bundle --library`. Default: the bundle's.", MANY),
+    ] = ()
+    vectors: Annotated[
+        Vectors,
+        said(
+            "encoded: by the encoder, which takes most of the time. drawn: the sum of two real"
+            " texts' vectors and noise; this measures the index in minutes. own: the bundle's own"
+            " texts and keys; sizes are at most its number of keys."
+        ),
+    ] = "encoded"
+    rate: Annotated[float, said("Queries per second in the open loop.")] = 40.0
+    seconds: Annotated[float, said("Length of each open loop.")] = 20.0
+    recall_queries: Annotated[
+        int, said("Queries whose recall is measured against an exact scan.")
+    ] = 200
+
+    def rows(self) -> Iterator[Row]:
+        """Build and measure each bundle."""
+        sizes = sorted(check_keys(size) for size in self.sizes)
+        source = open_bundle(self.bundle)
+        texts = source_texts(source)
+        if self.vectors == "own" and sizes[-1] > len(texts):
+            raise InvalidInput(f"the bundle has only {len(texts)} keys", field="sizes")
+        queries = Pairs.drawn(QUERIES, sources=len(texts), seed=self.seed + 1).texts(texts)
+        load = Load(rate=self.rate, seconds=self.seconds, seed=self.seed)
+        libraries = self.libraries or [source.manifest.index.library]
+        for keys, library in product(sizes, libraries):
+            say(f"{keys:,} keys, {library} ...")
+            built = build(
+                source,
+                self.out / "bundles",
+                keys=keys,
+                vectors=self.vectors,
+                library=library,
+                seed=self.seed,
+            )
+            yield measure(built, queries, load, recall_queries=self.recall_queries)
 
 
 # Texts, vectors and bundles -------------------------------------------------------------------
@@ -204,15 +193,8 @@ def build(
         write_bundle(new, target, progress=_ignore)
         seconds = [written_at - start, perf_counter() - written_at, process_time() - cpu]
         write_file(record, orjson.dumps(seconds))
-    vector_seconds, index_seconds, index_cpu_seconds = orjson.loads(record.read_bytes())
-    return Built(
-        keys=keys,
-        library=library,
-        folder=target,
-        vector_seconds=vector_seconds,
-        index_seconds=index_seconds,
-        index_cpu_seconds=index_cpu_seconds,
-    )
+    times = dict(zip(TIMES, orjson.loads(record.read_bytes()), strict=True))
+    return Built(keys=keys, library=library, folder=target, **times)
 
 
 def _recombined_keys(
@@ -335,7 +317,6 @@ def measure(built: Built, queries: Sequence[str], load: Load, *, recall_queries:
     sizes = bytes_per_key(built)
     return Row(
         what=f"{built.keys:,} keys, {built.library}",
-        goal="-",
         measured=f"p50 {latency.p50:.1f} ms, p99 {latency.p99:.1f} ms, CPU {cpu_ms:.1f} ms a"
         f" query; recall@{recall.depth} {recall.mean:.4f}; {resident_mb:.0f} MB resident; vectors"
         f" in {built.vector_seconds:.0f} s, bundle in {built.index_seconds:.0f} s"
@@ -364,6 +345,8 @@ def _recall(bundle: Path, queries: Sequence[str]) -> Recall:
     bare = BarePredictor.open(bundle)
     return recall_of_queries(bare.encoder, bare.view, queries)
 
+
+app = command(Scale)
 
 if __name__ == "__main__":
     sys.exit(run(app))

@@ -8,25 +8,22 @@ measured apart. Writes shards.json and shards.md.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter, sleep, thread_time
-from typing import Any
+from typing import Annotated
 
 import numpy as np
-from cyclopts import App
 
-from loadtests.clients.connection import Connection, get, require
-from loadtests.queries import distinct, read_queries
-from loadtests.report import Report, Row
-from loadtests.resources import cpu_seconds_of_ray, resident, shard_processes
-from loadtests.traffic import Load
-from loadtests.versions import Side, compared, take_turns
-from service.child_server import Server, running_server
-from service.command_line import open_console, run
+from loadtests.harness import command, said, say
+from loadtests.report import Row
+from loadtests.resources import cpu_seconds_of_ray, info_of, resident, shard_processes
+from loadtests.versions import Labels, Queries, Rate, Seconds, TwoServers
+from service.child_server import Server
+from service.command_line import run
 from service.core.bundle.bundle import open_bundle
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.index.choose_ef import recall_per_query
@@ -44,76 +41,39 @@ BUILD_SECONDS = 7200.0  # for the graphs of all shards, at low priority
 IDLE_SECONDS = 20.0
 READY_SECONDS = 600.0
 
-app = App(name="loadtests.shards", help=__doc__)
 
+@dataclass(frozen=True, kw_only=True)
+class Shards(TwoServers):
+    """One process and several shards of the same bundle.
 
-@app.default
-def shards(
-    *,
-    bundle: Path,
-    out: Path,
-    shards: int = 3,
-    rounds: int = 5,
-    queries: int = 300,
-    labels: int = 30,
-    seconds: float = 6.0,
-    rate: float = 40.0,
-    seed: int = 0,
-    unseen: Path | None = None,
-) -> int:
-    """Measure and report.
-
-    Parameters
-    ----------
-    bundle
-        The bundle that both serve; its texts are the queries. If it is in parts, one process
-        searches all of them.
-    out
-        Folder for shards.json and shards.md.
-    shards
-        Number of shards, one replica each.
-    rounds
-        Number of rounds; each measures both servers.
-    queries
-        Queries per round, sent one after the other.
-    labels
-        Labels per round, posted one after the other.
-    seconds
-        Seconds of the closed loop, and of the open loop, in each round.
-    rate
-        Requests per second in the open loop.
-    seed
-        Draws queries and arrivals.
-    unseen
-        A file of queries for the recall; default: texts of the bundle, which are easier.
+    If the bundle is in parts, one process searches all of them.
     """
-    load = Load(rate=rate, seconds=seconds, seed=seed)
-    options = ["--no-access-log", "--workers", "1"]
-    with (
-        running_server(bundle, options=options) as whole,
-        running_server(
-            bundle, options=[*options, "--shards", str(shards)], ready_seconds=READY_SECONDS
-        ) as divided,
-    ):
-        _wait_until_built(divided)
-        sides = {
-            "before": Side(server=whole, texts=distinct(read_queries(bundle), seed=seed)),
-            "after": Side(
-                server=divided,
-                texts=distinct(read_queries(bundle), seed=seed),
-            ),
-        }
-        measured = take_turns(sides, load, rounds=rounds, queries=queries, labels=labels)
-        rows = [compared(what, measured) for what in measured["after"][0]]
-        rows += [_memory_row(divided), _idle_row(divided)]
-    texts = distinct(read_queries(bundle, unseen), seed=seed)
-    rows += recall_rows(bundle, list(islice(texts, RECALLED)), shards)
-    Report(
-        title=f"{shards} shards against one process",
-        settings={**asdict(load), "rounds": rounds, "queries": queries, "bundle": bundle.name},
-        rows=rows,
-    ).publish(out, "shards")
-    return 0
+
+    title = "Shards against one process"
+
+    shards: Annotated[int, said("Number of shards, one replica each.")] = 3
+    queries: Queries = 300
+    labels: Labels = 30
+    seconds: Seconds = 6.0
+    rate: Rate = 40.0
+    unseen: Annotated[
+        Path | None,
+        said("A file of queries for the recall; default: texts of the bundle, which are easier."),
+    ] = None
+
+    def rows(self) -> Iterator[Row]:
+        """Compare both servers, then the recall of their searches."""
+        one_worker, count = ("--workers", "1"), ("--shards", str(self.shards))
+        with (
+            self.server(*one_worker) as whole,
+            self.server(*one_worker, *count, ready_seconds=READY_SECONDS) as divided,
+        ):
+            _wait_until_built(divided)
+            yield from self.compared(whole, divided)
+            yield _memory_row(divided)
+            yield _idle_row(divided)
+        texts = list(islice(self.texts(self.unseen), RECALLED))
+        yield from recall_rows(self.bundle, texts, self.shards)
 
 
 def recall_rows(bundle: Path, texts: Sequence[str], shards: int) -> list[Row]:
@@ -157,11 +117,11 @@ def recall_rows(bundle: Path, texts: Sequence[str], shards: int) -> list[Row]:
                 queries=queries, retrieved=retrieved, exact=exact, vectors_of=view.vectors
             )
             measured = f"{np.mean(recall):.4f} of {len(texts):,} queries"
-            rows.append(Row(what=f"recall@{depth} of {what}", goal="", measured=measured))
+            rows.append(Row(what=f"recall@{depth} of {what}", measured=measured))
     again = f"{asked / len(texts) - 1:.1%}"
     return [
         *rows,
-        Row(what="queries that shards are asked twice", goal="", measured=again),
+        Row(what="queries that shards are asked twice", measured=again),
         *fan_out,
     ]
 
@@ -188,32 +148,26 @@ def fan_out_rows(
         f"{shards}: {np.quantile(milliseconds, 0.99 ** (1 / shards)):.2f}" for shards in FAN_OUTS
     )
     return [
-        Row(what="a shard's search: CPU ms", goal="", measured=f"{cpu:.2f}"),
-        Row(what="a shard's search: p50 ms", goal="", measured=f"{np.median(milliseconds):.2f}"),
-        Row(what="slowest of n shards: p99 ms", goal="", measured=slowest),
+        Row(what="a shard's search: CPU ms", measured=f"{cpu:.2f}"),
+        Row(what="a shard's search: p50 ms", measured=f"{np.median(milliseconds):.2f}"),
+        Row(what="slowest of n shards: p99 ms", measured=slowest),
     ]
 
 
 def _wait_until_built(server: Server) -> None:
     """Wait until the shards have built their graphs."""
     late = monotonic() + BUILD_SECONDS
-    open_console(stderr=True).print("the shards build their graphs")
-    while not all(shard and shard["built"] for shard in _info(server)["shards"]):
+    say("the shards build their graphs")
+    while not all(shard and shard["built"] for shard in info_of(server.port)["shards"]):
         if monotonic() > late:
             raise TimeoutError(f"the graphs were not built within {BUILD_SECONDS:.0f} s")
         sleep(1.0)
 
 
-def _info(server: Server) -> dict[str, Any]:
-    with Connection(server.port) as connection:
-        info: dict[str, Any] = require(connection.ask(get("/info")))
-        return info
-
-
 def _memory_row(server: Server) -> Row:
     actors = map(resident, shard_processes(server.pid))
     each = ", ".join(f"{one.total:.0f} ({one.shared:.0f} mapped)" for one in actors)
-    return Row(what="resident memory of each shard, MB", goal="", measured=each)
+    return Row(what="resident memory of each shard, MB", measured=each)
 
 
 def _idle_row(server: Server) -> Row:
@@ -221,8 +175,10 @@ def _idle_row(server: Server) -> Row:
     before = cpu_seconds_of_ray(server.pid)
     sleep(IDLE_SECONDS)
     share = (cpu_seconds_of_ray(server.pid) - before) / IDLE_SECONDS
-    return Row(what="Ray's own processes, idle: CPU", goal="", measured=f"{share:.1%} of a core")
+    return Row(what="Ray's own processes, idle: CPU", measured=f"{share:.1%} of a core")
 
+
+app = command(Shards)
 
 if __name__ == "__main__":
     sys.exit(run(app))

@@ -8,24 +8,22 @@ tenants.md. The other tenant's clients use the same cores.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from itertools import islice
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import sleep
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
-from cyclopts import App
 
 from loadtests.attacks.attackers import repeat
+from loadtests.attacks.rounds import attacking, disturbed_row
 from loadtests.clients.connection import (
     Connection,
     RequestFailed,
@@ -34,12 +32,12 @@ from loadtests.clients.connection import (
     predict,
     require,
 )
-from loadtests.clients.open_loop import Outcome, Stream, drive, poisson_starts
-from loadtests.queries import distinct, read_queries
-from loadtests.report import Report, Row
-from loadtests.traffic import Summary
-from service.child_server import Server, running_server
-from service.command_line import open_console, run
+from loadtests.clients.open_loop import Outcome, drive
+from loadtests.harness import Scenario, command, said, say
+from loadtests.report import Row
+from loadtests.traffic import Load
+from service.child_server import Server
+from service.command_line import run
 from service.core.tenant import Tenant
 from service.http.access import new_key
 from service.settings import API_KEYS_VARIABLE
@@ -48,60 +46,40 @@ RATIO = 2.0  # p99 during an attack, relative to the quiet round
 LABELS = 1_000  # of each tenant
 RULES = 10_000
 CLIENTS = 4  # of the hostile tenant
-BEGINNING_SECONDS = 2.0
 _FIELD = "shop"
 
-app = App(name="loadtests.tenants", help=__doc__)
 
+@dataclass(frozen=True, kw_only=True)
+class Tenants(Scenario):
+    """Two tenants of one server, each with the bundle's texts as its labels."""
 
-@app.default
-def tenants(
-    *, bundle: Path, out: Path, rate: float = 20.0, seconds: float = 10.0, seed: int = 0
-) -> int:
-    """Measure and report; the status is 1 if a goal is missed.
+    title = "Tenants"
+    judged = True
 
-    Parameters
-    ----------
-    bundle
-        The bundle's folder; its texts are the queries and the labels.
-    out
-        Folder for tenants.json and tenants.md.
-    rate
-        Predictions per second of the quiet tenant.
-    seconds
-        Duration of each round.
-    seed
-        Draws queries and arrivals.
-    """
-    console = open_console(stderr=True)
-    texts, rows = distinct(read_queries(bundle), seed=seed), list[Row]()
-    with TemporaryDirectory(prefix="keymatch-keys-") as folder:
-        keys = _keys(Path(folder) / "api-keys")
-        with running_server(bundle, options=["--no-access-log"]) as server:
-            for name in keys:
-                labels = [
-                    {"id": f"{n}", "text": text} for n, text in enumerate(islice(texts, LABELS))
-                ]
-                _ask(server, _with_key(post("/labels", {"labels": labels}), keys[name]))
-            _round(server, texts, keys["quiet"], rate=rate, seconds=5.0, seed=seed)  # warms up
-            for turn, name in enumerate(ATTACKS):
-                console.print(f"{name} ...")
-                seeds = seed + 2 * turn, seed + 2 * turn + 1
-                quiet = _round(
-                    server, texts, keys["quiet"], rate=rate, seconds=seconds, seed=seeds[0]
-                )
-                with _attacking(server.port, name, keys["hostile"]):
-                    beside = _round(
-                        server, texts, keys["quiet"], rate=rate, seconds=seconds, seed=seeds[1]
-                    )
-                rows.append(_row(name, quiet, beside))
-            report = Report(
-                title="Tenants",
-                settings={"rate": rate, "seconds": seconds, "bundle": bundle.name},
-                rows=rows,
-            )
-            report.publish(out, "tenants")
-    return report.status
+    rate: Annotated[float, said("Predictions per second of the quiet tenant.")] = 20.0
+    seconds: Annotated[float, said("Duration of each round.")] = 10.0
+
+    def rows(self) -> Iterator[Row]:
+        """Measure a quiet round and one during the attack, for each attack."""
+        texts, load = self.texts(), Load(rate=self.rate, seconds=self.seconds, seed=self.seed)
+        with TemporaryDirectory(prefix="keymatch-keys-") as folder:
+            keys = _keys(Path(folder) / "api-keys")
+            with self.server() as server:
+                for key in keys.values():
+                    labels = [
+                        {"id": f"{n}", "text": text} for n, text in enumerate(islice(texts, LABELS))
+                    ]
+                    with Connection(server.port) as connection:
+                        posted = _with_key(post("/labels", {"labels": labels}), key)
+                        require(connection.ask(posted))
+                _round(server, texts, keys["quiet"], replace(load, seconds=5.0))  # warms up
+                for turn, name in enumerate(ATTACKS):
+                    say(f"{name} ...")
+                    quiet = _round(server, texts, keys["quiet"], load, turn=2 * turn)
+                    with attacking(_attack, name, server.port, keys["hostile"]):
+                        beside = _round(server, texts, keys["quiet"], load, turn=2 * turn + 1)
+                    what = f"{name}: the other tenant's p99"
+                    yield disturbed_row(what, quiet, beside, ratio=RATIO, goal="all answered")
 
 
 def _keys(file: Path) -> dict[str, str]:
@@ -119,31 +97,10 @@ def _with_key(request: bytes, key: str) -> bytes:
     return request.replace(b"\r\n", f"\r\nAuthorization: Bearer {key}\r\n".encode(), 1)
 
 
-def _ask(server: Server, request: bytes) -> Any:
-    with Connection(server.port) as connection:
-        return require(connection.ask(request))
-
-
-def _round(
-    server: Server, texts: Iterator[str], key: str, *, rate: float, seconds: float, seed: int
-) -> Outcome:
-    starts = poisson_starts(rate=rate, seconds=seconds, seed=seed)
-    requests = [_with_key(predict(text), key) for text in islice(texts, len(starts))]
-    stream = Stream(name="quiet", requests=requests, starts=starts)
-    return drive(server.port, [stream])["quiet"]
-
-
-def _row(name: str, quiet: Outcome, beside: Outcome) -> Row:
-    usual, attacked = Summary.of(quiet.latencies), Summary.of(beside.latencies)
-    return Row(
-        what=f"{name}: the other tenant's p99",
-        goal=f"<= {RATIO:g}x, all answered",
-        measured=f"{attacked.p99 / usual.p99:.1f}x: {usual.p99:.1f} to {attacked.p99:.1f} ms"
-        f" (p50 {usual.p50:.1f} to {attacked.p50:.1f}); not answered:"
-        f" {beside.failures or 'none'}",
-        met=attacked.p99 <= RATIO * usual.p99 and not beside.failures,
-        figures={"quiet": usual, "attacked": attacked, **beside.failures},
-    )
+def _round(server: Server, texts: Iterator[str], key: str, load: Load, *, turn: int = 0) -> Outcome:
+    stream = load.predictions(texts, turn=turn)
+    requests = [_with_key(request, key) for request in stream.requests]
+    return drive(server.port, [replace(stream, requests=requests)])[stream.name]
 
 
 # What the hostile tenant does ------------------------------------------------------------------
@@ -245,26 +202,7 @@ ATTACKS: Mapping[str, Requests] = {
 }
 
 
-@contextmanager
-def _attacking(port: int, name: str, key: str) -> Iterator[None]:
-    spawned = multiprocessing.get_context("spawn")
-    ended, ready = spawned.Event(), spawned.Event()
-    process = spawned.Process(target=_attack, args=(port, name, key, ready, ended), daemon=True)
-    process.start()
-    while not ready.wait(0.1):
-        if not process.is_alive():
-            raise ChildProcessError(f"the attack {name} has not begun")
-    sleep(BEGINNING_SECONDS)
-    try:
-        yield
-    finally:
-        ended.set()
-        process.join(BEGINNING_SECONDS)
-        process.kill()  # an attacker that still waits for an answer
-        process.join()
-
-
-def _attack(port: int, name: str, key: str, ready: Event, ended: Event) -> None:
+def _attack(name: str, port: int, key: str, begun: Event, ended: Event) -> None:
     with Connection(port) as connection:
         requests = ATTACKS[name](
             lambda path, body: require(connection.ask(_with_key(post(path, body), key)))
@@ -273,9 +211,11 @@ def _attack(port: int, name: str, key: str, ready: Event, ended: Event) -> None:
         status, answer = connection.ask(requests[0])
         if status != HTTPStatus.OK:  # such an attack would show nothing
             raise RequestFailed(f"the attack {name} is refused: {answer[:300]!r}")
-    ready.set()
+    begun.set()
     repeat(port, ended, requests, clients=min(CLIENTS, len(requests)))
 
+
+app = command(Tenants)
 
 if __name__ == "__main__":
     sys.exit(run(app))

@@ -6,24 +6,26 @@ A round also records the service's answers of 500, logged defects, memory and me
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from multiprocessing import synchronize as events
 from threading import Event, Thread
 from time import perf_counter, sleep
 
 from loadtests.attacks.attackers import ATTACKS
 from loadtests.clients.connection import Connection, predict
 from loadtests.clients.open_loop import Outcome
+from loadtests.report import Row
 from loadtests.resources import metric, metrics_of, process_tree, resident
-from loadtests.traffic import Health, Load, measure_predictions, probing
+from loadtests.traffic import Health, Load, Summary, measure_predictions, probing
 from service.child_server import Server
 from service.core.bundle.manifest import Manifest
 from service.server.memory_budget import MEMORIES, shares
 from service.settings import load_settings
 
 BEGINNING_SECONDS = 2.0  # the attack runs this long before the normal client is measured
-ENDING_SECONDS = 1.0  # an attacker may take this long to end by itself
+ENDING_SECONDS = 2.0  # an attacker may take this long to end by itself
 MEMORY_SECONDS = 0.2  # between two readings of the memory
 _DEFECTS = (b'"message":"defect"', b"Exception in ASGI application", b"Traceback (most recent")
 
@@ -54,10 +56,9 @@ def measure_round(
     """Send the normal load, together with the attack named `attack` if given."""
     errors_before, defects_before = internal_errors(metrics_of(server.port)), defects(server)
     with watching_memory(server.pid) as megabytes:
-        with _attacking(server.port, attack):
-            sleep(BEGINNING_SECONDS)
-            with probing(server) as health:
-                outcome = measure_predictions(server, queries, load, turn=turn)
+        attacker = attacking(_attack, attack, server.port) if attack else nullcontext()
+        with attacker, probing(server) as health:
+            outcome = measure_predictions(server, queries, load, turn=turn)
         began = perf_counter()
         with Connection(server.port) as connection:
             status, _ = connection.ask(predict(next(queries)))
@@ -75,15 +76,46 @@ def measure_round(
     )
 
 
+def disturbed_row(
+    what: str,
+    quiet: Outcome,
+    beside: Outcome,
+    *,
+    ratio: float,
+    goal: str,
+    allowed: Collection[str] = (),
+) -> Row:
+    """Return the row of a client's p99 next to a quiet round's, at most `ratio` times it.
+
+    `goal` says in words that only `allowed` failures may happen.
+    """
+    usual, attacked = Summary.of(quiet.latencies), Summary.of(beside.latencies)
+    return Row(
+        what=what,
+        goal=f"<= {ratio:g}x, {goal}",
+        measured=f"{attacked.p99 / usual.p99:.1f}x: {usual.p99:.1f} to {attacked.p99:.1f} ms"
+        f" (p50 {usual.p50:.1f} to {attacked.p50:.1f}); not answered:"
+        f" {beside.failures or 'none'}",
+        met=attacked.p99 <= ratio * usual.p99 and beside.failures.keys() <= set(allowed),
+        figures={"quiet": usual, "attacked": attacked, **beside.failures},
+    )
+
+
 @contextmanager
-def _attacking(port: int, attack: str | None) -> Iterator[None]:
-    if attack is None:
-        yield
-        return
+def attacking(attack: Callable[..., None], *arguments: object) -> Iterator[None]:
+    """Call `attack(*arguments, begun, ended)` in a process during the block.
+
+    It sets `begun` when the attack begins, and ends soon after `ended` is set. The block begins
+    some seconds later.
+    """
     spawned = multiprocessing.get_context("spawn")
-    ended = spawned.Event()
-    process = spawned.Process(target=ATTACKS[attack], args=(port, ended), daemon=True)
+    begun, ended = spawned.Event(), spawned.Event()
+    process = spawned.Process(target=attack, args=(*arguments, begun, ended), daemon=True)
     process.start()
+    while not begun.wait(0.1):
+        if not process.is_alive():
+            raise ChildProcessError(f"the attack {arguments} has not begun")
+    sleep(BEGINNING_SECONDS)
     try:
         yield
     finally:
@@ -91,6 +123,11 @@ def _attacking(port: int, attack: str | None) -> Iterator[None]:
         process.join(ENDING_SECONDS)
         process.kill()  # an attacker that still waits for an answer
         process.join()
+
+
+def _attack(name: str, port: int, begun: events.Event, ended: events.Event) -> None:
+    begun.set()
+    ATTACKS[name](port, ended)
 
 
 # The service's metrics, log and memory ---------------------------------------------------------

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
-from typing import Annotated
 
 import numpy as np
 
 from loadtests.clients.flood import saturate
-from loadtests.clients.open_loop import Stream, drive, poisson_starts
+from loadtests.clients.open_loop import Stream, drive
 from loadtests.opponents.systems import Requests, Side
-from loadtests.resources import cpu_seconds
-from training.commands.options import MANY
+from loadtests.resources import with_cpu_time
+from loadtests.traffic import LABELS, PREDICT, Load
 
-PREDICT, INSERT, PUBLISH = "predict", "insert", "publish"  # names of the streams
+PUBLISH = "publish"  # name of a stream
 CONNECTIONS = 8  # in the closed loop: enough to keep two cores busy
 _MOST_PER_SECOND = 2_000  # prepared requests: more than a system answers per second
 _PUBLISH_SECONDS = 1.0
@@ -34,6 +34,11 @@ class Traffic:
     rate: float | None
     inserts: float = 0.0  # per second
 
+    def load(self, *, seconds: float, seed: int) -> Load:
+        """Return the load of one round; its rate is 0 in a closed loop."""
+        rate = self.rate or 0.0
+        return Load(rate=rate, label_rate=self.inserts, seconds=seconds, seed=seed)
+
     def __str__(self) -> str:
         """Return the text for a table cell."""
         if self.rate is None:
@@ -42,34 +47,10 @@ class Traffic:
         return f"{self.rate:g}/s{inserting}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The plan of the measurements: their number, length and rates.
-
-    Attributes
-    ----------
-    seconds
-        Length of each measurement.
-    rounds
-        Number of repetitions of each measurement.
-    rates
-        Queries per second in the open loops.
-    inserts
-        Inserted texts per second, in addition to each of the rates.
-    seed
-        Draws queries and arrivals.
-    """
-
-    seconds: float = 6.0
-    rounds: int = 2
-    rates: Annotated[tuple[float, ...], MANY] = (40.0, 100.0)
-    inserts: float = 50.0
-    seed: int = 0
-
-    def kinds(self) -> list[Traffic]:
-        """The kinds of traffic: saturation, each rate, and each rate with inserts."""
-        quiet = [Traffic(rate=rate) for rate in self.rates]
-        return [Traffic(rate=None), *quiet, *(replace(k, inserts=self.inserts) for k in quiet)]
+def kinds(rates: Sequence[float], *, inserts: float) -> list[Traffic]:
+    """Return the kinds of traffic: saturation, each rate, and each rate with inserts."""
+    quiet = [Traffic(rate=rate) for rate in rates]
+    return [Traffic(rate=None), *quiet, *(replace(kind, inserts=inserts) for kind in quiet)]
 
 
 @dataclass(kw_only=True)
@@ -94,40 +75,46 @@ class Measured:
 
 
 def play(
-    sides: Sequence[Side], plan: Plan, queries: Iterator[str]
+    sides: Sequence[Side],
+    traffic: Sequence[Traffic],
+    queries: Iterator[str],
+    *,
+    rounds: int,
+    seconds: float,
+    seed: int,
 ) -> dict[Traffic, dict[str, Measured]]:
-    """Send each kind of traffic to each side in every round."""
-    kinds = plan.kinds()
-    measured = {kind: {side.name: Measured() for side in sides} for kind in kinds}
-    for turn in range(plan.rounds):
+    """Send each kind of traffic to each side in every round, for `seconds` each."""
+    measured = {kind: {side.name: Measured() for side in sides} for kind in traffic}
+    for turn in range(rounds):
         first = turn % len(sides)
-        for kind in kinds:
+        for kind in traffic:
             for side in (*sides[first:], *sides[:first]):
                 # Arrivals differ between rounds, but are the same for all systems in a round.
-                drawn = replace(plan, seed=plan.seed + turn)
-                _measure(side, kind, queries, drawn, measured[kind][side.name])
+                load = kind.load(seconds=seconds, seed=seed + turn)
+                work = partial(_measure, side, kind, queries, load, measured[kind][side.name])
+                _, cpu = with_cpu_time(side.server.pid, work)
+                measured[kind][side.name].cpu_seconds += cpu
     return measured
 
 
 def _measure(
-    side: Side, kind: Traffic, queries: Iterator[str], plan: Plan, measured: Measured
+    side: Side, kind: Traffic, queries: Iterator[str], load: Load, measured: Measured
 ) -> None:
-    before, port = cpu_seconds(side.server.pid), side.server.port
+    port = side.server.port
     if kind.rate is None:
-        texts = islice(queries, int(_MOST_PER_SECOND * plan.seconds))
+        texts = islice(queries, int(_MOST_PER_SECOND * load.seconds))
         requests = [side.requests.predict(text) for text in texts]
-        reached = saturate(port, requests, connections=CONNECTIONS, seconds=plan.seconds)
+        reached = saturate(port, requests, connections=CONNECTIONS, seconds=load.seconds)
         measured.latencies += reached.latencies
         measured.seconds += reached.seconds
         measured.failures.update(["429"] * reached.refused)
-    else:
-        outcomes = drive(port, streams(side.requests, kind, queries, plan))
-        measured.latencies += outcomes[PREDICT].latencies
-        if INSERT in outcomes:
-            measured.inserts += outcomes[INSERT].latencies
-        for outcome in outcomes.values():
-            measured.failures.update(outcome.failures)
-    measured.cpu_seconds += cpu_seconds(side.server.pid) - before
+        return
+    outcomes = drive(port, streams(side.requests, kind, queries, load))
+    measured.latencies += outcomes[PREDICT].latencies
+    if LABELS in outcomes:
+        measured.inserts += outcomes[LABELS].latencies
+    for outcome in outcomes.values():
+        measured.failures.update(outcome.failures)
 
 
 def warm_up(side: Side, queries: Iterator[str]) -> None:
@@ -136,21 +123,18 @@ def warm_up(side: Side, queries: Iterator[str]) -> None:
     saturate(side.server.port, requests, connections=CONNECTIONS, seconds=WARM_UP_SECONDS)
 
 
-def streams(requests: Requests, kind: Traffic, queries: Iterator[str], plan: Plan) -> list[Stream]:
+def streams(requests: Requests, kind: Traffic, queries: Iterator[str], load: Load) -> list[Stream]:
     """Return the streams of the open loop: queries, and inserts at the same time."""
-    assert kind.rate is not None
-    seconds, seed = plan.seconds, plan.seed
-    starts = poisson_starts(rate=kind.rate, seconds=seconds, seed=seed)
-    asked = [requests.predict(query) for query in islice(queries, len(starts))]
-    planned = [Stream(name=PREDICT, requests=asked, starts=starts)]
+    planned = [load.predictions(queries, request=requests.predict)]
     if kind.inserts:
-        starts = poisson_starts(rate=kind.inserts, seconds=seconds, seed=seed + 1_000)
-        texts = list(islice(queries, len(starts)))
         # A text that is drawn again in a later round gets another id.
-        posts = [requests.insert(f"{kind} {seed} {text}", f"{text} {seed}") for text in texts]
-        planned.append(Stream(name=INSERT, requests=posts, starts=starts))
+        posts = (
+            requests.insert(f"{kind} {load.seed} {text}", f"{text} {load.seed}") for text in queries
+        )
+        planned.append(load.label_posts(posts, turn=0))
         if requests.publish is not None:
-            times = list(np.arange(_PUBLISH_SECONDS, seconds + _PUBLISH_SECONDS, _PUBLISH_SECONDS))
+            last = load.seconds + _PUBLISH_SECONDS
+            times = list(np.arange(_PUBLISH_SECONDS, last, _PUBLISH_SECONDS))
             published = [requests.publish] * len(times)
             planned.append(Stream(name=PUBLISH, requests=published, starts=times))
     return planned

@@ -21,9 +21,9 @@ from tempfile import TemporaryDirectory
 from urllib.parse import urlencode
 
 import numpy as np
-from rich.console import Console
 
 from loadtests.clients.connection import get, post, predict, put_label
+from loadtests.harness import say
 from service.child_server import Server, free_port, running_server, stopped_afterwards
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.bundle.content import BundleContent, write_bundle
@@ -85,12 +85,6 @@ OPPONENTS = {
         packages=(*_ENCODER, *_SERVER, "txtai[api]>=9.14,<10", "faiss-cpu>=1.12,<2"),
         requests=TXTAI,
     ),
-    "chroma": Opponent(
-        title="Chroma's server behind FastAPI and sentence-transformers",
-        module="chroma",
-        packages=(*_ENCODER, *_SERVER, "chromadb>=1.5,<2"),
-        requests=KEYMATCH,
-    ),
 }
 
 
@@ -104,7 +98,7 @@ def chosen(names: Sequence[str]) -> dict[str, Opponent]:
 
 
 def prepared_environment(
-    folder: Path, opponents: Iterable[Opponent], *, console: Console
+    folder: Path, opponents: Iterable[Opponent]
 ) -> tuple[Path, dict[str, str]]:
     """Return the environment's interpreter, and the version of each of its packages.
 
@@ -112,7 +106,6 @@ def prepared_environment(
     """
     python = folder.absolute() / "bin/python"
     wanted = sorted({package for opponent in opponents for package in opponent.packages})
-    console.print(f"preparing the environment {folder} ...")
     if not python.exists():
         _run([sys.executable, "-m", "venv", str(folder)], "no virtual environment could be made")
     pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
@@ -155,14 +148,12 @@ class Setup:
         return [str(self.python), "-m", module, task, "--store", str(store.absolute()), *graph]
 
 
-def load_stores(
-    bundle: Path, folder: Path, setup: Setup, *, keys: int | None, console: Console
-) -> dict[str, Path]:
+def load_stores(bundle: Path, folder: Path, setup: Setup, *, keys: int | None) -> dict[str, Path]:
     """Build stores of the same keys in `folder`; return them by system name."""
     keymatch = keymatch_store(bundle, folder, keys=keys)
     stores = {"keymatch": keymatch}
     for name, opponent in setup.opponents.items():
-        console.print(f"loading the keys into {opponent.title} ...")
+        say(f"loading the keys into {opponent.title} ...")
         stores[name] = opponent_store(opponent, setup, folder, keys=keymatch / "keys.npy")
     return stores
 

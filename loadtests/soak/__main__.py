@@ -11,72 +11,51 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
-from cyclopts import App
-
+from loadtests.harness import Scenario, command, said, say
 from loadtests.queries import read_queries
-from loadtests.report import Report, Row
+from loadtests.report import Row
 from loadtests.soak.course import BEFORE, Course, Rates, run_course
-from service.command_line import open_console, run
-from service.core.bundle import manifest
+from service.command_line import run
 from service.core.errors import CommandFailed
 
 DRIFT = 0.02  # allowed relative growth of the memory
 JUDGED_SAMPLES = 8  # at least, so that each compared window has two samples
 BROKEN = ("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "RequestFailed")
 
-app = App(name="loadtests.soak", help=__doc__)
 
+@dataclass(frozen=True, kw_only=True)
+class Soak(Scenario):
+    """One service over one label log, before and after a kill."""
 
-@app.default
-def soak(
-    *,
-    bundle: Path,
-    out: Path,
-    minutes: float = 30.0,
-    reads: float = 40.0,
-    labels: float = 4.0,
-    clicks: float = 10.0,
-    rules: float = 1.0,
-) -> int:
-    """Run, judge and report; the status is 1 if a goal is missed.
+    title = "Soak"
+    judged = True
 
-    Parameters
-    ----------
-    bundle
-        The bundle's folder; its texts are the queries.
-    out
-        Folder for soak.json and soak.md.
-    minutes
-        Duration in minutes, without the time for the snapshot and the restart.
-    reads
-        Predictions per second.
-    labels
-        Requests per second, with four labels each.
-    clicks
-        Clicks per second; some are negative pairs, and some are unlearned.
-    rules
-        Rules put or deleted per second.
-    """
-    manifest.read(bundle)  # fail now, not after half an hour, if it is missing
-    rates = Rates(reads=reads, labels=labels, clicks=clicks, rules=rules)
-    open_console(stderr=True).print(f"{minutes:g} minutes of mixed load ...")
-    with TemporaryDirectory(prefix="keymatch-soak-") as folder:
-        course = run_course(
-            bundle, Path(folder), read_queries(bundle), seconds=60 * minutes, rates=rates
-        )
-    rows = list(rows_of(course, seconds=60 * minutes))
-    report = Report(
-        title="Soak",
-        settings={"minutes": minutes, **asdict(rates), "bundle": bundle.name},
-        rows=rows,
-    )
-    report.publish(out, "soak")
-    return report.status
+    minutes: Annotated[
+        float,
+        said("Duration in minutes, without the time for the snapshot and the restart."),
+    ] = 30.0
+    reads: Annotated[float, said("Predictions per second.")] = 40.0
+    labels: Annotated[float, said("Requests per second, with four labels each.")] = 4.0
+    clicks: Annotated[
+        float,
+        said("Clicks per second; some are negative pairs, and some are unlearned."),
+    ] = 10.0
+    rules: Annotated[float, said("Rules put or deleted per second.")] = 1.0
+
+    def rows(self) -> Iterator[Row]:
+        """Run the whole course, then judge it."""
+        rates = Rates(reads=self.reads, labels=self.labels, clicks=self.clicks, rules=self.rules)
+        say(f"{self.minutes:g} minutes of mixed load ...")
+        texts, seconds = read_queries(self.bundle), 60 * self.minutes
+        with TemporaryDirectory(prefix="keymatch-soak-") as folder:
+            course = run_course(self.bundle, Path(folder), texts, seconds=seconds, rates=rates)
+        yield from rows_of(course, seconds=seconds)
 
 
 def rows_of(course: Course, *, seconds: float) -> Iterator[Row]:
@@ -108,13 +87,11 @@ def rows_of(course: Course, *, seconds: float) -> Iterator[Row]:
     )
     yield Row(
         what="slowest answer of each client",
-        goal="-",
         measured="; ".join(f"{name}: {value:.2f} s" for name, value in course.slowest.items()),
         figures=course.slowest,
     )
     yield Row(
         what="when what happened",
-        goal="-",
         measured="; ".join(f"{name}: {at:.0f} s" for name, at in course.events.items()),
         figures=course.events,
     )
@@ -155,6 +132,8 @@ def _answers(course: Course) -> Row:
         figures=dict(course.answers),
     )
 
+
+app = command(Soak)
 
 if __name__ == "__main__":
     sys.exit(run(app))

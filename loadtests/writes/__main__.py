@@ -11,26 +11,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
-
-from cyclopts import App
+from typing import Annotated
 
 from loadtests.bare_predictor import recall_of_queries, recall_row
 from loadtests.clients.connection import delete, one_by_one, put_label
 from loadtests.clients.open_loop import Outcome
-from loadtests.queries import distinct, read_queries
-from loadtests.report import Report, Row, failures_text
+from loadtests.harness import Scenario, command, said, say
+from loadtests.report import Row, failures_text
 from loadtests.resources import resident_row, with_cpu_time
 from loadtests.traffic import Load, Summary, latency_row, warm_up
 from loadtests.writes import growth, labels
 from loadtests.writes.labels import WhileWriting
-from service.child_server import Server, running_server
-from service.command_line import open_console, run
-from service.core.bundle import manifest
+from service.child_server import Server
+from service.command_line import run
 
 STARTS = 3  # server starts that are measured for the first label
 COST_ROUNDS = 5
@@ -48,105 +47,124 @@ BULK_LABELS_PER_SECOND = 800.0
 CHANGES_PER_SECOND = 1_500.0  # of metadata, in bulk
 PATCHES = 500  # single changes
 
-app = App(name="loadtests.writes", help=__doc__)
 
+@dataclass(frozen=True, kw_only=True)
+class Writes(Scenario):
+    """Labels on new servers, on a busy one, across seals, and in bulk."""
 
-@app.default
-def writes(
-    *,
-    bundle: Path,
-    out: Path,
-    posts: int = 200,
-    label_rate: float = 20.0,
-    seconds: float = 20.0,
-    rate: float = 100.0,
-    flow: float = 200.0,
-    batch: int = 10,
-    seals: bool = True,
-    inserts: int = 50_000,
-    deletes: int = 10_000,
-    unseen: Path | None = None,
-    seed: int = 0,
-) -> int:
-    """Measure and report.
+    title = "Writes"
 
-    Parameters
-    ----------
-    bundle
-        The bundle's folder; its texts are the queries.
-    out
-        Folder for writes.json and writes.md.
-    posts
-        Number of labels in each round that measures CPU time.
-    label_rate
-        Labels per second while queries saturate the service.
-    seconds
-        Duration of each measurement on a busy machine.
-    rate
-        Predictions per second in the rounds across seals.
-    flow
-        Labels per second in the rounds across seals.
-    batch
-        Labels per request in the second rounds across seals; the first ones post single labels.
-    seals
-        Whether to measure predictions across seals, which takes minutes.
-    inserts
-        Number of labels that are streamed as NDJSON.
-    deletes
-        Number of these labels that are deleted again.
-    unseen
-        File of queries for the recall, as in loadtests.latency.
-    seed
-        Draws queries, labels and arrivals.
-    """
-    manifest.read(bundle)  # fail now, not after a minute of work, if it is missing
-    console = open_console(stderr=True)
-    texts = distinct(read_queries(bundle), seed=seed)
-    load = Load(rate=rate, label_rate=label_rate, seconds=seconds, seed=seed)
-    console.print("the first label after readiness ...")
-    rows = [_first_label(bundle, texts)]
-    with running_server(bundle, options=["--no-access-log"]) as server:
-        warm_up(server, texts)
-        console.print("single labels ...")
-        rows += _single_labels(server, texts, posts=posts)
-        console.print("labels while reads saturate the service, and while all cores are busy ...")
-        rows += _on_a_busy_machine(server, texts, load)
-    if seals:
-        flowing = replace(load, label_rate=flow, seconds=SEAL_ROUND_SECONDS)
-        for size, ratio in ((1, READS_RATIO), (batch, READS_RATIO_IN_BATCHES)):
-            console.print(f"predictions while labels are posted, until {growth.SEALS} seals ...")
-            rows.append(_across_seals(bundle, texts, flowing, batch=size, ratio=ratio))
-    console.print("a bulk stream of labels, deletions, recall of the grown memory ...")
-    recalled = islice(distinct(read_queries(bundle, unseen), seed=seed), RECALL_QUERIES)
-    rows += _grown(bundle, texts, list(recalled), inserts=inserts, deletes=deletes)
-    Report(
-        title="Writes",
-        settings={"posts": posts, "label_rate": label_rate, "seconds": seconds, "rate": rate,
-                  "flow": flow, "inserts": inserts, "deletes": deletes, "bundle": bundle.name},
-        rows=rows,
-    ).publish(out, "writes")  # fmt: skip
-    return 0
-
-
-def _first_label(bundle: Path, texts: Iterator[str]) -> Row:
-    """Measure the first label after readiness, on several servers."""
-    milliseconds = []
-    for _ in range(STARTS):
-        with running_server(bundle, options=["--no-access-log"]) as server:
-            request = put_label("first", f"{next(texts)} first")
-            [seconds], _ = one_by_one(server.port, [request])
-            milliseconds.append(1000 * seconds)
-    milliseconds.sort()
-    return Row(
-        what=f"first label after readiness, {STARTS} starts",
-        goal=f"<= {FIRST_LABEL_MS:g} ms",
-        measured=f"{', '.join(f'{value:.1f}' for value in milliseconds)} ms",
-        met=milliseconds[-1] <= FIRST_LABEL_MS,
-        figures={"milliseconds": milliseconds},
+    posts: Annotated[int, said("Number of labels in each round that measures CPU time.")] = 200
+    label_rate: Annotated[float, said("Labels per second while queries saturate the service.")] = (
+        20.0
     )
+    seconds: Annotated[float, said("Duration of each measurement on a busy machine.")] = 20.0
+    rate: Annotated[float, said("Predictions per second in the rounds across seals.")] = 100.0
+    flow: Annotated[float, said("Labels per second in the rounds across seals.")] = 200.0
+    batch: Annotated[
+        int,
+        said(
+            "Labels per request in the second rounds across seals; the first ones post single"
+            " labels."
+        ),
+    ] = 10
+    seals: Annotated[
+        bool, said("Whether to measure predictions across seals, which takes minutes.")
+    ] = True
+    inserts: Annotated[int, said("Number of labels that are streamed as NDJSON.")] = 50_000
+    deletes: Annotated[int, said("Number of these labels that are deleted again.")] = 10_000
+    unseen: Annotated[
+        Path | None, said("File of queries for the recall, as in loadtests.latency.")
+    ] = None
+
+    def rows(self) -> Iterator[Row]:
+        """Measure in the order of the options."""
+        texts = self.texts()
+        load = Load(
+            rate=self.rate, label_rate=self.label_rate, seconds=self.seconds, seed=self.seed
+        )
+        say("the first label after readiness ...")
+        yield self._first_label(texts)
+        with self.server() as server:
+            warm_up(server, texts)
+            say("single labels ...")
+            yield from _single_labels(server, texts, posts=self.posts)
+            say("labels while reads saturate the service, and while all cores are busy ...")
+            yield from _on_a_busy_machine(server, texts, load)
+        if self.seals:
+            flowing = replace(load, label_rate=self.flow, seconds=SEAL_ROUND_SECONDS)
+            for size, ratio in ((1, READS_RATIO), (self.batch, READS_RATIO_IN_BATCHES)):
+                say(f"predictions while labels are posted, until {growth.SEALS} seals ...")
+                yield self._across_seals(texts, flowing, batch=size, ratio=ratio)
+        say("a bulk stream of labels, deletions, recall of the grown memory ...")
+        yield from self._grown(texts)
+
+    def _first_label(self, texts: Iterator[str]) -> Row:
+        """Measure the first label after readiness, on several servers."""
+        milliseconds = []
+        for _ in range(STARTS):
+            with self.server() as server:
+                request = put_label("first", f"{next(texts)} first")
+                [seconds], _ = one_by_one(server.port, [request])
+                milliseconds.append(1000 * seconds)
+        milliseconds.sort()
+        return Row.bounded(
+            f"first label after readiness, {STARTS} starts",
+            milliseconds[-1],
+            most=FIRST_LABEL_MS,
+            unit=" ms",
+            measured=f"{', '.join(f'{value:.1f}' for value in milliseconds)} ms",
+            figures={"milliseconds": milliseconds},
+        )
+
+    def _across_seals(self, texts: Iterator[str], load: Load, *, batch: int, ratio: float) -> Row:
+        with self.server() as server:
+            warm_up(server, texts)
+            mixed, seals = growth.measure_across_seals(
+                server, texts, load, labels_per_request=batch
+            )
+        what = (
+            f"/predict at {load.rate:g}/s while {load.label_rate:g} labels/s are posted,"
+            f" {batch} a request, {seals} seals"
+        )
+        return while_writing_row(what, mixed, ratio=ratio)
+
+    def _grown(self, texts: Iterator[str]) -> Iterator[Row]:
+        """Post a bulk stream and delete part of it, then measure the grown memory's recall."""
+        inserts = self.inserts
+        with TemporaryDirectory(prefix="keymatch-writes-") as folder:
+            state = Path(folder) / "state"
+            with self.server(state=state) as server:
+                posted = list(islice(labels.new_labels(texts, "bulk"), inserts))
+                created, seconds = labels.write_in_bulk(server, posted)
+                yield Row.bounded(
+                    f"bulk NDJSON, {inserts:,} labels, each synced and visible",
+                    created / seconds,
+                    least=BULK_LABELS_PER_SECOND,
+                    unit=" labels/s",
+                    measured=f"{created / seconds:.0f} labels/s ({created:,} created in"
+                    f" {seconds:.0f} s)",
+                    sound=created == inserts,
+                    figures={"seconds": seconds, "created": created},
+                )
+                yield from changed_rows(server, [label["id"] for label in posted])
+                deletions = [delete(f"/labels/{label['id']}") for label in posted[: self.deletes]]
+                taken, _ = one_by_one(server.port, deletions)
+                yield latency_row("DELETE /labels/{id}", Outcome(latencies=taken))
+                growth.wait_until_sealed(server)
+                grown = growth.open_grown_memory(self.bundle, state)
+                view = grown.memory.view
+                queries = list(islice(self.texts(self.unseen), RECALL_QUERIES))
+                recall = recall_of_queries(grown.encoder, view, queries)
+                yield recall_row(
+                    f"recall@{recall.depth} with {view.live_rows:,} live rows"
+                    f" ({view.sealed_rows:,} of them sealed) and {view.dead_rows:,} dead ones",
+                    recall,
+                )
+                yield resident_row(server)
 
 
-def _single_labels(server: Server, texts: Iterator[str], *, posts: int) -> list[Row]:
+def _single_labels(server: Server, texts: Iterator[str], *, posts: int) -> Iterator[Row]:
     """Measure CPU time and latency of labels posted one after the other, in several rounds."""
     costs, latencies = [], []
     for number in range(COST_ROUNDS):
@@ -157,21 +175,17 @@ def _single_labels(server: Server, texts: Iterator[str], *, posts: int) -> list[
         costs.append(1000 * cpu / posts)
         latencies += seconds
     costs.sort()
-    median = costs[len(costs) // 2]
-    return [
-        Row(
-            what="CPU time per single posted label, the service and its children",
-            goal=f"<= {LABEL_CPU_MS:g} ms",
-            measured=f"{median:.2f} ms ({costs[0]:.2f} to {costs[-1]:.2f} in {len(costs)} rounds)",
-            met=median <= LABEL_CPU_MS,
-            figures={"cpu_ms": costs},
-        ),
-        latency_row(
-            "POST /labels, one label, to synced and visible",
-            Outcome(latencies=latencies),
-            p50=POST_LABEL_MS,
-        ),
-    ]
+    yield Row.bounded(
+        "CPU time per single posted label, the service and its children",
+        median(costs),
+        most=LABEL_CPU_MS,
+        unit=" ms",
+        measured=f"{median(costs):.2f} ms ({costs[0]:.2f} to {costs[-1]:.2f} in {len(costs)}"
+        " rounds)",
+        figures={"cpu_ms": costs},
+    )
+    what = "POST /labels, one label, to synced and visible"
+    yield latency_row(what, Outcome(latencies=latencies), p50=POST_LABEL_MS)
 
 
 def _on_a_busy_machine(server: Server, texts: Iterator[str], load: Load) -> Iterator[Row]:
@@ -191,52 +205,6 @@ def _on_a_busy_machine(server: Server, texts: Iterator[str], load: Load) -> Iter
         yield latency_row(what, outcome, p99=LABELS_P99_MS)
 
 
-def _across_seals(
-    bundle: Path, texts: Iterator[str], load: Load, *, batch: int, ratio: float
-) -> Row:
-    with running_server(bundle, options=["--no-access-log"]) as server:
-        warm_up(server, texts)
-        mixed, seals = growth.measure_across_seals(server, texts, load, labels_per_request=batch)
-    what = (
-        f"/predict at {load.rate:g}/s while {load.label_rate:g} labels/s are posted,"
-        f" {batch} a request, {seals} seals"
-    )
-    return while_writing_row(what, mixed, ratio=ratio)
-
-
-def _grown(
-    bundle: Path, texts: Iterator[str], queries: list[str], *, inserts: int, deletes: int
-) -> Iterator[Row]:
-    """Post a bulk stream and delete part of it, then measure the recall of the grown memory."""
-    with TemporaryDirectory(prefix="keymatch-writes-") as folder:
-        state = Path(folder) / "state"
-        with running_server(bundle, state=state, options=["--no-access-log"]) as server:
-            posted = list(islice(labels.new_labels(texts, "bulk"), inserts))
-            created, seconds = labels.write_in_bulk(server, posted)
-            per_second = created / seconds
-            yield Row(
-                what=f"bulk NDJSON, {inserts:,} labels, each synced and visible",
-                goal=f">= {BULK_LABELS_PER_SECOND:g} labels/s",
-                measured=f"{per_second:.0f} labels/s ({created:,} created in {seconds:.0f} s)",
-                met=created == inserts and per_second >= BULK_LABELS_PER_SECOND,
-                figures={"seconds": seconds, "created": created},
-            )
-            yield from changed_rows(server, [label["id"] for label in posted])
-            deletions = [delete(f"/labels/{label['id']}") for label in posted[:deletes]]
-            taken, _ = one_by_one(server.port, deletions)
-            yield latency_row("DELETE /labels/{id}", Outcome(latencies=taken))
-            growth.wait_until_sealed(server)
-            grown = growth.open_grown_memory(bundle, state)
-            view = grown.memory.view
-            recall = recall_of_queries(grown.encoder, view, queries)
-            yield recall_row(
-                f"recall@{recall.depth} with {view.live_rows:,} live rows ({view.sealed_rows:,} of"
-                f" them sealed) and {view.dead_rows:,} dead ones",
-                recall,
-            )
-            yield resident_row(server)
-
-
 def changed_rows(server: Server, ids: Sequence[str]) -> Iterator[Row]:
     """Change the price and the stock of labels: as one stream, then some one by one."""
     changes = [
@@ -246,11 +214,13 @@ def changed_rows(server: Server, ids: Sequence[str]) -> Iterator[Row]:
     work = partial(labels.write_in_bulk, server, changes, method="PATCH")
     (changed, seconds), cpu = with_cpu_time(server.pid, work)
     per_second = changed / seconds
-    yield Row(
-        what=f"bulk NDJSON, {len(changes):,} changes of metadata",
-        goal=f">= {CHANGES_PER_SECOND:g} changes/s",
+    yield Row.bounded(
+        f"bulk NDJSON, {len(changes):,} changes of metadata",
+        per_second,
+        least=CHANGES_PER_SECOND,
+        unit=" changes/s",
         measured=f"{per_second:.0f} changes/s, {1000 * cpu / len(changes):.2f} ms of CPU time each",
-        met=changed == len(changes) and per_second >= CHANGES_PER_SECOND,
+        sound=changed == len(changes),
         figures={"seconds": seconds, "changed": changed, "cpu_seconds": cpu},
     )
     again = [{**change, "metadata": {"price": -1}} for change in changes[:PATCHES]]
@@ -285,6 +255,8 @@ def while_writing_row(what: str, measured: WhileWriting, *, ratio: float) -> Row
         },
     )
 
+
+app = command(Writes)
 
 if __name__ == "__main__":
     sys.exit(run(app))

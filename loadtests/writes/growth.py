@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import Any
 
-from loadtests.clients.connection import get, one_by_one
-from loadtests.resources import metric, metrics_of
+from loadtests.resources import info_of, metric, metrics_of
 from loadtests.traffic import Load
 from loadtests.writes.labels import WhileWriting, new_labels, play_round, write_in_bulk
 from service.bulk.memory import find_log, open_memory
@@ -51,7 +49,7 @@ def measure_across_seals(
 def fill_live_block(server: Server, texts: Iterator[str], *, prefix: str) -> None:
     """Post labels until the block of live rows has only `SPARE_ROWS` rows left before it seals."""
     size = EngineSettings().seal_rows
-    missing = max(0, size - memory_status(server)["live_rows"] % size - SPARE_ROWS)
+    missing = max(0, size - info_of(server.port)["memory"]["live_rows"] % size - SPARE_ROWS)
     write_in_bulk(server, list(islice(new_labels(texts, prefix), missing)))
 
 
@@ -60,16 +58,10 @@ def count_seals(server: Server) -> int:
     return int(metric(metrics_of(server.port), "keymatch_seal_seconds_count"))
 
 
-def memory_status(server: Server) -> dict[str, Any]:
-    """Return the memory's part of GET /info."""
-    _, [info] = one_by_one(server.port, [get("/info")])
-    return info["memory"]
-
-
 def wait_until_sealed(server: Server) -> None:
     """Wait until every planned segment is built."""
     deadline = perf_counter() + LONGEST_SECONDS
-    while memory_status(server)["unsealed_segments"]:
+    while info_of(server.port)["memory"]["unsealed_segments"]:
         if perf_counter() > deadline:
             raise TimeoutError(f"the server still seals after {LONGEST_SECONDS:g} seconds")
         sleep(0.5)

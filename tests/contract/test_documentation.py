@@ -44,7 +44,7 @@ PACKAGES = {
 LOAD_TESTS = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
     for path in (ROOT / "loadtests").rglob("*.py")
-    if re.search(r"^app = App\(", path.read_text(), re.MULTILINE)
+    if re.search(r"^app = (?:App|command)\(", path.read_text(), re.MULTILINE)
 )
 COMPUTED = {"workers": "cores", "threads": "cores / workers"}  # defaults computed at the start
 NAMED = {  # second word of a command -> names that may follow

@@ -246,28 +246,6 @@ def test_an_unknown_attack_is_a_sentence(
 
 
 @pytest.mark.slow
-def test_followers_are_measured_on_one_machine_and_apart(postgres_url: str, tmp_path: Path) -> None:
-    short = ("--followers", 0, 2, "--rounds", 1, "--seconds", 1)
-    places = ("--state", postgres_url, "--out", tmp_path)
-    for idle in ((), ("--idle",)):
-        ended = commands.run("loadtests.followers", *places, *short, *idle, seconds=240)
-        assert ended.returncode == 0, ended.stderr
-        rows = json.loads((tmp_path / "followers.json").read_bytes())["rows"]
-        named = ["0 followers", "2 followers, one machine", "2 followers, a machine each"]
-        assert [row["what"] for row in rows] == named
-        assert all(row["figures"]["commits_per_second"] > 0 for row in rows)
-        delays = [row["figures"]["delay"] for row in rows]
-        assert delays[0] is None and [delay is None for delay in delays[1:]] == [bool(idle)] * 2
-
-
-def test_followers_need_postgresql(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    app = import_module("loadtests.followers").app
-    status = commands.status_of(app, "--state", tmp_path, "--out", tmp_path)
-    said = commands.one_line(status, capsys.readouterr().err)
-    assert "only a log in PostgreSQL has followers" in said
-
-
-@pytest.mark.slow
 def test_bulk_is_measured_against_http(tiny_bundle_folder: Path, tmp_path: Path) -> None:
     short = ("--queries", 40, "--rounds", 1, "--seconds", 0.3)
     requests = ("--requests-of", 1, "--requests-of", 4)

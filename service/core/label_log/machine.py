@@ -15,7 +15,7 @@ import socket
 import struct
 from contextlib import suppress
 
-PREFIX = "keymatch"  # of all names; `loadtests.followers` acts as several machines by others
+PREFIX = "keymatch"  # of all names
 _BACKLOG = 4096
 _NUMBER = struct.Struct("<q")
 _CREDENTIALS = struct.Struct("3i")  # process, user and group, as SO_PEERCRED returns them

@@ -16,8 +16,7 @@ from loadtests.latency import bytes_row
 from loadtests.queries import distinct, read_queries, zipf
 from loadtests.report import Report, Row
 from loadtests.resources import cpu_seconds, process_tree
-from loadtests.saturation import Level, saturation_row
-from loadtests.traffic import Summary, latency_row
+from loadtests.traffic import Level, Summary, latency_row, saturation_row
 from loadtests.writes.__main__ import while_writing_row
 from loadtests.writes.labels import WhileWriting
 from service.core.bundle.bundle import Bundle

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from loadtests.opponents.__main__ import traffic_rows
-from loadtests.opponents.rounds import Measured, Plan, Traffic, streams
+from loadtests.opponents.rounds import Measured, Traffic, kinds, streams
 from loadtests.opponents.systems import (
     KEYMATCH,
     OPPONENTS,
@@ -26,8 +25,8 @@ ROOT = Path(__file__).parents[3]
 
 def test_opponents_are_chosen_by_name_and_asked_in_their_own_way() -> None:
     assert chosen([]) == OPPONENTS
-    assert list(chosen(["chroma"])) == ["chroma"]
-    with pytest.raises(InvalidInput, match="there are plain, txtai, chroma"):
+    assert list(chosen(["txtai"])) == ["txtai"]
+    with pytest.raises(InvalidInput, match="there are plain, txtai"):
         chosen(["milvus"])
     modules = {path.stem for path in (ROOT / "loadtests/opponents/servers").glob("*.py")}
     assert {opponent.module for opponent in OPPONENTS.values()} <= modules
@@ -40,7 +39,7 @@ def test_packages_that_cannot_be_installed_are_reported(tmp_path: Path) -> None:
     broken.parent.mkdir()
     broken.touch()
     with pytest.raises(CommandFailed, match=r"packages could not be installed: .*bin/python"):
-        prepared_environment(tmp_path, OPPONENTS.values(), console=Console(quiet=True))
+        prepared_environment(tmp_path, OPPONENTS.values())
 
 
 def test_the_first_keys_keep_the_proportion_and_their_votes(trigram_bundle: Bundle) -> None:
@@ -66,8 +65,8 @@ def test_a_store_is_built_once(trigram_bundle: Bundle, tmp_path: Path) -> None:
     assert whole == trigram_bundle.folder
 
 
-def test_a_plan_measures_saturation_and_each_rate_with_and_without_inserts() -> None:
-    assert [str(kind) for kind in Plan(rates=(40.0, 100.0), inserts=50.0).kinds()] == [
+def test_the_traffic_is_saturation_and_each_rate_with_and_without_inserts() -> None:
+    assert [str(kind) for kind in kinds((40.0, 100.0), inserts=50.0)] == [
         "closed loop, 8 connections",
         "40/s",
         "100/s",
@@ -77,12 +76,13 @@ def test_a_plan_measures_saturation_and_each_rate_with_and_without_inserts() -> 
 
 
 def test_all_sides_get_the_same_arrivals() -> None:
-    kind, plan = Traffic(rate=20.0, inserts=10.0), Plan(seconds=3.0)
+    kind = Traffic(rate=20.0, inserts=10.0)
+    load = kind.load(seconds=3.0, seed=0)
     ours, theirs = (
-        {one.name: one for one in streams(requests, kind, distinct(["a", "b"], seed=0), plan)}
+        {one.name: one for one in streams(requests, kind, distinct(["a", "b"], seed=0), load)}
         for requests in (KEYMATCH, TXTAI)
     )
-    assert set(ours) == {"predict", "insert"}
+    assert set(ours) == {"predict", "labels"}
     for name in ours:
         assert ours[name].starts == theirs[name].starts
         assert len(ours[name].requests) == len(theirs[name].requests)

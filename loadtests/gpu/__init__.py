@@ -1,1 +1,0 @@
-"""Encoding, searching and serving with `device = "cuda"`, compared with the CPU."""

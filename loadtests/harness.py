@@ -1,0 +1,93 @@
+"""What every load test is: options, rows with goals, and a report.
+
+A scenario declares its options as fields and yields rows. The harness makes the command, starts
+servers, and writes the report after each row, because a later part may fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
+from inspect import getmodule
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, get_type_hints
+
+from cyclopts import App, Parameter
+
+from loadtests.queries import distinct, read_queries
+from loadtests.report import Report, Row
+from service.child_server import Server, running_server
+from service.command_line import open_console
+from service.core.bundle import manifest
+
+
+def said(text: str, how: Parameter | None = None) -> Parameter:
+    """Return what an option's help says; `how` adds how the option is read."""
+    return Parameter.combine(how, Parameter(help=text))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A load test of one bundle; its lower-case name is that of the command and of the report."""
+
+    title: ClassVar[str]
+    judged: ClassVar[bool] = False  # whether a missed goal makes the exit status 1
+
+    bundle: Annotated[Path, said("The bundle's folder; its texts are the queries.")]
+    out: Annotated[Path, said("Folder for the report, as JSON and as a table.")]
+    seed: Annotated[int, said("Draws queries and arrivals.")] = 0
+
+    def rows(self) -> Iterator[Row]:
+        """Measure, and yield each row as soon as it is known."""
+        raise NotImplementedError
+
+    def run(self) -> int:
+        """Measure and report; return the exit status."""
+        name = type(self).__name__.lower()
+        manifest.read(self.bundle)  # fail now, not after minutes of work, if it is missing
+        report = Report(title=self.title, settings=self.settings(), rows=[])
+        for row in self.rows():
+            report.rows.append(row)
+            report.write(self.out, name)
+        report.publish(self.out, name)
+        return report.status if self.judged else 0
+
+    def settings(self) -> dict[str, Any]:
+        """Return the options for the report, folders by their names alone."""
+        options = {field.name: getattr(self, field.name) for field in fields(self)}
+        del options["out"]
+        return {
+            name: value.name if isinstance(value, Path) else value
+            for name, value in options.items()
+            if value is not None
+        }
+
+    def texts(self, file: Path | None = None) -> Iterator[str]:
+        """Yield the bundle's texts, or those of a file, in random order without end."""
+        return distinct(read_queries(self.bundle, file), seed=self.seed)
+
+    def server(self, *options: str, **how: Any) -> AbstractContextManager[Server]:
+        """Serve the bundle during a block; `how` are further arguments of `running_server`."""
+        return running_server(self.bundle, options=["--no-access-log", *options], **how)
+
+
+def say(sentence: str) -> None:
+    """Tell the user what is measured now."""
+    open_console(stderr=True).print(sentence)
+
+
+def command(scenario: type[Scenario]) -> App:
+    """Return the command of a scenario; its options are the scenario's fields."""
+    module = getmodule(scenario)
+    app = App(name=f"loadtests.{scenario.__name__.lower()}", help=module.__doc__ if module else "")
+
+    def measure(options: Scenario) -> int:
+        """Measure and report."""
+        return options.run()
+
+    # cyclopts would look for the names in a base class's annotations in the subclass's module.
+    scenario.__init__.__annotations__ = get_type_hints(scenario, include_extras=True)
+    measure.__annotations__["options"] = Annotated[scenario, Parameter(name="*")]
+    app.default(measure)
+    return app
