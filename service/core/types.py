@@ -7,9 +7,9 @@ N instances, L labels, R = N + L rows of the knowledge memory.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,11 @@ from service.core.label_filter import Metadata
 from service.core.options import MatchType as MatchType
 from service.core.options import PredictOptions as PredictOptions
 from service.core.options import Spelling as Spelling
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Form = TypeVar("Form", bound="DataclassInstance")
 
 # The names give the element type. Shapes are given where an array is used.
 Floats = NDArray[np.float32]
@@ -210,20 +215,19 @@ class NewItem:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Label:
+class Label(NewLabel):
     """A label in the memory."""
 
     index: int  # column of V: kept when it is replaced, never reused after its deletion
-    id: str
-    text: str
-    aliases: tuple[str, ...] = ()
-    queries: tuple[str, ...] = ()
-    metadata: Metadata = field(default_factory=dict)
     novel: bool = False  # not in the bundle's training data
     version: int = 0  # the sequence number of its last write, 0 if it was never posted
-    starts_at: int | None = None  # as in `NewLabel`
-    expires_at: int | None = None
-    boost: float = 1.0
+
+
+def label_as(form: type[Form], label: Any, **others: Any) -> Form:
+    """Return a label in another form: `others`, and the fields that both forms have."""
+    names = (one.name for one in fields(form))
+    shared = {name: getattr(label, name) for name in names if hasattr(label, name)}
+    return form(**{**shared, **others})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

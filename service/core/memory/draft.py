@@ -35,7 +35,7 @@ from service.core.memory.part import LiveRows, NewRow, RowPart
 from service.core.memory.row_ownership import Click
 from service.core.memory.rule_table import MOST_WORK
 from service.core.memory.view import View
-from service.core.types import Halves, Label, NewInstance, RowKind
+from service.core.types import Halves, Label, NewInstance, RowKind, label_as
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,18 +174,12 @@ class Draft:
                 self._tombstone_rows_of_label(column)
             self._append_rows_of_label(change, column)
         self.labels = self.labels.put(
-            Label(
+            label_as(
+                Label,
+                posted,
                 index=column,
-                id=posted.id,
-                text=posted.text,
-                aliases=posted.aliases,
-                queries=posted.queries,
-                metadata=posted.metadata,
                 novel=known.novel if known else True,
                 version=change.sequence,
-                starts_at=posted.starts_at,
-                expires_at=posted.expires_at,
-                boost=posted.boost,
             )
         )
 

@@ -26,7 +26,7 @@ from service.core.memory.label_fields import LabelFields, labels_of
 from service.core.page_cursor import FIRST_PAGE, PageCursor
 from service.core.tenant import NAMESPACE_END, Tenant
 from service.core.text_identity import IdentityLookup, free_id, identity
-from service.core.types import Bools, Floats, Indices, Label, NewLabel
+from service.core.types import Bools, Floats, Indices, Label, NewLabel, label_as
 
 _DELETED = -1
 _FEW = 16  # labels that are asked one by one whose they are
@@ -251,18 +251,7 @@ class LabelTable:
     def as_posted(self, label_id: str) -> NewLabel | None:
         """Return the label as a client would post it, or None if there is none."""
         label = self.get(label_id)
-        if label is None:
-            return None
-        return NewLabel(
-            id=label.id,
-            text=label.text,
-            aliases=label.aliases,
-            queries=label.queries,
-            metadata=label.metadata,
-            starts_at=label.starts_at,
-            expires_at=label.expires_at,
-            boost=label.boost,
-        )
+        return None if label is None else label_as(NewLabel, label)
 
     def at(self, column: int) -> Label:
         """Return the label of a column."""
@@ -273,18 +262,13 @@ class LabelTable:
             metadata = self.tenant.shown_metadata(label.metadata)
             return replace(label, id=self._shown(label.id), metadata=metadata)
         details = self.base_details.at(column)
-        return Label(
+        return label_as(
+            Label,
+            details,
             index=column,
             id=self._shown(self.base_ids[column]),
             text=self.base_texts[column],
-            aliases=details.aliases,
-            queries=details.queries,
             metadata=self._shown_metadata(details.metadata),
-            novel=details.novel,
-            version=details.version,
-            starts_at=details.starts_at,
-            expires_at=details.expires_at,
-            boost=details.boost,
         )
 
     def shown_at(self, column: int) -> tuple[str, tuple[str, ...], bool, Metadata]:

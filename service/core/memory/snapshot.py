@@ -18,7 +18,7 @@ from service.core.bundle.label_details import Details, dump
 from service.core.index.protocol import Progress
 from service.core.memory.part import PLAIN_HOUR, PLAIN_WEIGHT
 from service.core.memory.view import View
-from service.core.types import Floats, Indices, Label, Rows
+from service.core.types import Floats, Indices, Label, Rows, label_as
 
 
 def write_snapshot(
@@ -129,15 +129,9 @@ def _details(view: View, labels: Sequence[Label], new_row: dict[int, int]) -> li
     """Return the details text of each label, or an empty list if no label has details."""
     details = [
         dump(
-            Details(
-                aliases=label.aliases,
-                queries=label.queries,
-                metadata=label.metadata,
-                novel=label.novel,
-                version=label.version,
-                starts_at=label.starts_at,
-                expires_at=label.expires_at,
-                boost=label.boost,
+            label_as(
+                Details,
+                label,
                 rows=tuple(
                     new_row[row]
                     for row in view.ownership.rows_of_label(label.index, view.bundle)[1:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from service.core.errors import InvalidInput
 from service.core.label_filter import MetadataValue, list_items, metadata_bytes
@@ -38,15 +38,15 @@ class LabelMerge:
         """Return the merged label; raises `InvalidInput` if it grows beyond `limits`."""
         entries = {**label.metadata, **self.metadata}
         text = label.text if self.text is None else self.text
-        merged = NewLabel(
-            id=label.id,
+        merged = replace(
+            label,
             text=text,
             aliases=distinct_aliases(text, (*label.aliases, *self.aliases)),
             queries=tuple(dict.fromkeys((*label.queries, *self.queries))),
             metadata={name: value for name, value in entries.items() if value is not None},
+            boost=label.boost if self.boost is None else self.boost,
             starts_at=self.dates.get("starts_at", label.starts_at),
             expires_at=self.dates.get("expires_at", label.expires_at),
-            boost=label.boost if self.boost is None else self.boost,
         )
         _require_order(merged)
         _require_allowed(label, merged, limits)

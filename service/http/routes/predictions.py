@@ -45,18 +45,16 @@ class PredictRoutes(Routes):
     async def predict(self, call: Call[PredictBody]) -> PredictAnswer | JsonAnswer:
         """Answer all queries of a request from one view of the memory."""
         request = await self._request(call)
-        options = request.options
+        options, limit = request.options, self.limits.answer_bytes
         rows = len(request.queries) * self._rows_of_query(options)
         if rows > FEW_ROWS:  # such an answer is reserved in advance and serialized by the threads
-            call.hold.add(min(rows * KEYWORD_BYTES, self.limits.answer_bytes))
-            request.serialize = SerializedResults(
-                explain=options.explain, limit=self.limits.answer_bytes
-            )
+            call.hold.add(min(rows * KEYWORD_BYTES, limit))
+            request.serialize = SerializedResults(explain=options.explain, limit=limit)
             bundle, answer = await self._answer(call, request)
             return large_predict_answer(answer, bundle=bundle)
         bundle, answer = await self._answer(call, request)
         if options.explain:  # without explanations, so few rows are never too large
-            require_answer_fits(answer, explain=True, limit=self.limits.answer_bytes)
+            require_answer_fits(answer, explain=True, limit=limit)
         return predict_answer(answer, bundle=bundle, explain=options.explain)
 
     def _rows_of_query(self, options: PredictOptions) -> int:
@@ -69,15 +67,14 @@ class PredictRoutes(Routes):
 
     async def _request(self, call: Call[PredictBody]) -> QueryRequest:
         """Return the request with its options complete."""
-        asked = {option.name: getattr(call.input, option.name) for option in OPTIONS}
+        asked = {one.name: getattr(call.input, one.name) for one in OPTIONS}
+        asked["tenant"] = call.tenant
         if asked["filter"] is not None:
             asked["filter"] = await self.side_thread.run_if(
                 call.hold.size, parse, asked["filter"], at="filter", most=self.limits.filter_values
             )
         client = call.request.scope.get("state", {}).get("client")
-        return QueryRequest(
-            call.input.queries, self.engine.loaded, {**asked, "tenant": call.tenant}, client=client
-        )
+        return QueryRequest(call.input.queries, self.engine.loaded, asked, client=client)
 
     async def _answer(self, call: Call[PredictBody], request: QueryRequest) -> tuple[str, Answer]:
         """Return the bundle's name and the answer; a deadline error names its field."""
