@@ -18,11 +18,11 @@ from service.core.encoding.representer import ItemTexts, Representer, open_repre
 from service.core.errors import InvalidInput
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
+from service.core.prediction.predictor import Predictor
 from service.core.prediction.reranking.reranker import open_reranker
 from service.core.types import Floats, NewLabel, PredictOptions, Role
 from training.evaluation.evaluation import Evaluation
 from training.evaluation.metrics import labels_to_rank
-from training.evaluation.prediction import order_by_id
 from training.lab.novel_evaluation import (
     IRENE,
     METHODS,
@@ -84,12 +84,17 @@ def open_novel_evaluation(
         split=split,
         predictor=bundle.manifest.predictor,
         vectors=vectors,
-        reranked=_reranked(bundle, split, vectors, posted, report),
+        reranked=_reranked(bundle, encoder, split, vectors, posted, report),
     )
 
 
 def _reranked(
-    bundle: Bundle, split: NovelSplit, vectors: NovelVectors, posted: Floats, report: Report
+    bundle: Bundle,
+    encoder: Encoder,
+    split: NovelSplit,
+    vectors: NovelVectors,
+    posted: Floats,
+    report: Report,
 ) -> dict[Setting, Evaluation]:
     """The memory with the novel labels, by setting; empty if the bundle has no reranker.
 
@@ -99,6 +104,7 @@ def _reranked(
     if reranker is None:
         return {}
     options = PredictOptions(top_k=labels_to_rank(split.everything.test.filtered), exact=True)
+    predictor = Predictor(encoder, tau=bundle.manifest.predictor.tau, reranker=reranker)
     found = {}
     for setting in SETTINGS:
         combined = vectors.combined.get(IRENE)
@@ -106,14 +112,12 @@ def _reranked(
         queries = posted if setting == "one-shot" else None
         found[setting] = Evaluation(
             view=view_with_posted_labels(bundle, split, keys, queries),
-            tau=bundle.manifest.predictor.tau,
-            order=order_by_id(split.everything.labels.uids),
+            predictor=predictor,
             dataset=split.everything,
             texts=split.everything.test.instances.texts,
             vectors=vectors.queries,
             options=bundle.manifest.options(options),
             report=report,
-            reranker=reranker,
         )
     return found
 
