@@ -27,6 +27,7 @@ from service.core.memory.view import View
 from service.core.prediction.confidence import open_confidence
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.reliability import KEPT
+from service.core.prediction.reranking.reranker import open_reranker
 from service.core.processes.ray_cluster import Cluster, joined
 from service.core.types import ScoreKind, Spelling
 from training.checkpoints.choices import Choices
@@ -426,7 +427,7 @@ def _score_bundle(
         asking = _asking(evaluation, encoder, seed=seed)
         confidence = _confidence(asking, report) if items == "predicted" else None
         noise = list(_noise(asking, encoder, report)) if of_bundle.noise else []
-    reranked = evaluation.reranker is not None
+    reranked = bool(evaluation.options.candidates)
     console.print(_table(rows, dataset, exact=exact, items=items, reranked=reranked))
     for line in _of_memory(seen, len(dataset.test), known):
         console.print(line, soft_wrap=True)
@@ -563,17 +564,18 @@ def _table(
 
 def _asking(evaluation: Evaluation, encoder: OnnxEncoder, *, seed: int) -> Asking:
     """Ask the evaluated memory as the service would."""
+    bundle, options = evaluation.view.bundle, evaluation.options
     predictor = Predictor(
         encoder,
-        tau=evaluation.tau,
-        reranker=evaluation.reranker,
-        confidence=open_confidence(evaluation.view.bundle.manifest),
+        tau=bundle.manifest.predictor.tau,
+        reranker=open_reranker(bundle) if options.candidates else None,
+        confidence=open_confidence(bundle.manifest),
     )
     return Asking(
         predictor=predictor,
         view=evaluation.view,
         dataset=evaluation.dataset,
-        options=evaluation.options,
+        options=options,
         seed=seed,
     )
 

@@ -20,22 +20,15 @@ from service.core.label_filter import LabelFilter
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.options import complete_options
-from service.core.prediction.predictor import Predictor, texts_of, voting_kind
+from service.core.prediction.predictor import Predictor, Searched, texts_of, voting_kind
 from service.core.prediction.ranking import Stopwatch
-from service.core.prediction.reranking.reranker import Reranker, open_reranker
-from service.core.types import Floats, PredictOptions, RowKind, Rows, Spelling
+from service.core.prediction.reranking.reranker import open_reranker
+from service.core.types import Floats, PredictOptions, Reading, RowKind, Rows, Spelling
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_links import NO_ITEM, all_linked, require_metadata
 from training.evaluation.metrics import evaluate as measure
 from training.evaluation.metrics import labels_to_rank, unfiltered_positives
-from training.evaluation.prediction import (
-    Neighbours,
-    RankedLabels,
-    candidates_of,
-    order_by_id,
-    predict,
-    rerank_labels,
-)
+from training.evaluation.prediction import Neighbours, RankedLabels
 from training.evaluation.retrieval import (
     CHUNK_ROWS,
     Elsewhere,
@@ -86,20 +79,17 @@ class EvaluationRow:
 class Evaluation:
     """A bundle's memory and the encoded test rows, ready to be ranked at any lambda.
 
-    Under a filter, `view` and `dataset` have only the labels that pass, and the test rows with such
-    a label. A `predictor` then searches deeper until enough of these labels are found.
+    Under the filter `wanted`, `view` and `dataset` have only the labels that pass, and the test
+    rows with such a label. The search is then deeper until enough of these labels are found.
     """
 
     view: View
-    tau: float
-    order: Rows  # [C], the columns' places by id
+    predictor: Predictor
     dataset: Dataset
     texts: Sequence[str]  # [n], the test rows as they are read
     vectors: Floats  # [n, d]
     options: PredictOptions
     report: Report
-    reranker: Reranker | None = None  # None if the rows are not reranked
-    predictor: Predictor | None = None  # None without a filter
     weighted: bool = False  # also compute the metrics in which a more relevant label counts more
     wanted: LabelFilter | None = None
     elsewhere: Elsewhere | None = None  # a cluster that searches; None: this process does
@@ -142,7 +132,7 @@ class Evaluation:
             )
         return nearest_keys(
             self.view,
-            self.predictor,
+            None if self.wanted is None else self.predictor,
             texts,
             vectors,
             options=options,
@@ -152,24 +142,22 @@ class Evaluation:
 
     def ranked(self, retrieved: Neighbours, memorization: float) -> RankedLabels:
         """The ranked labels of all test rows, [n, k]."""
-        top_k, reranker = self.options.top_k, self.reranker
-        ranked = predict(
-            self.view,
-            retrieved,
-            tau=self.tau,
-            memorization=memorization,
-            top_k=top_k if reranker is None else max(top_k, reranker.facts.candidates),
-            order=self.order,
+        similarities, rows = retrieved
+        searched = Searched(
+            readings=[Reading(query=text, text=text) for text in self.texts],
+            vectors=self.vectors,
+            similarities=similarities,
+            rows=rows,
+            places=range(len(rows)),
         )
-        if reranker is None:
-            return ranked
-        return rerank_labels(
-            reranker,
-            reranker.labels_of(self.view),
-            candidates_of(self.texts, self.vectors, retrieved, ranked),
-            top_k=top_k,
-            order=self.order,
-        )
+        options = replace(self.options, memorization=memorization)
+        ranked = RankedLabels.none(len(rows), options.top_k)
+        rankings = self.predictor.rank(self.view, searched, options, Stopwatch())
+        for row, ranking in enumerate(rankings):
+            found = len(ranking.columns)
+            ranked.labels[row, :found] = ranking.columns
+            ranked.scores[row, :found] = ranking.scores
+        return ranked
 
 
 def open_evaluation(
@@ -213,9 +201,12 @@ def open_evaluation(
     if wanted is not None:
         dataset = passing_rows(dataset, view)
     given = linked_places(view.items, dataset) if items == "linked" else None
-    tau = bundle.manifest.predictor.tau
     encoder = OnnxEncoder(bundle.folder, bundle.manifest.encoder)
-    predictor = Predictor(encoder, tau=tau)
+    predictor = Predictor(
+        encoder,
+        tau=bundle.manifest.predictor.tau,
+        reranker=open_reranker(bundle) if options.candidates else None,
+    )
     texts = texts_as_read(predictor, view, dataset.test.instances.texts, options)
     vectors = encode_rows(
         encoder,
@@ -226,15 +217,12 @@ def open_evaluation(
     )
     return Evaluation(
         view=view,
-        tau=tau,
-        order=order_by_id(dataset.labels.uids),
+        predictor=predictor,
         dataset=dataset,
         texts=texts,
         vectors=view.fused(vectors, given).vectors,  # fused with items, as in the service
         options=options,
         report=report,
-        reranker=open_reranker(bundle) if options.candidates else None,
-        predictor=None if wanted is None else predictor,
         wanted=wanted,
         elsewhere=elsewhere,
     )

@@ -19,11 +19,11 @@ from service.core.errors import InvalidInput
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.options import complete_options
+from service.core.prediction.predictor import Predictor
 from service.core.prediction.reranking.reranker import open_reranker
 from service.core.types import Floats, NewLabel, Role
 from training.evaluation.evaluation import Evaluation
 from training.evaluation.metrics import labels_to_rank
-from training.evaluation.prediction import order_by_id
 from training.lab.novel_evaluation import (
     IRENE,
     METHODS,
@@ -85,12 +85,17 @@ def open_novel_evaluation(
         split=split,
         predictor=bundle.manifest.predictor,
         vectors=vectors,
-        reranked=_reranked(bundle, split, vectors, posted, report),
+        reranked=_reranked(bundle, encoder, split, vectors, posted, report),
     )
 
 
 def _reranked(
-    bundle: Bundle, split: NovelSplit, vectors: NovelVectors, posted: Floats, report: Report
+    bundle: Bundle,
+    encoder: Encoder,
+    split: NovelSplit,
+    vectors: NovelVectors,
+    posted: Floats,
+    report: Report,
 ) -> dict[Setting, Evaluation]:
     """The memory with the novel labels, by setting; empty if the bundle has no reranker.
 
@@ -101,6 +106,7 @@ def _reranked(
         return {}
     top_k = labels_to_rank(split.everything.test.filtered)
     options = complete_options(bundle.manifest, top_k=top_k, exact=True)
+    predictor = Predictor(encoder, tau=bundle.manifest.predictor.tau, reranker=reranker)
     found = {}
     for setting in SETTINGS:
         combined = vectors.combined.get(IRENE)
@@ -108,14 +114,12 @@ def _reranked(
         queries = posted if setting == "one-shot" else None
         found[setting] = Evaluation(
             view=view_with_posted_labels(bundle, split, keys, queries),
-            tau=bundle.manifest.predictor.tau,
-            order=order_by_id(split.everything.labels.uids),
+            predictor=predictor,
             dataset=split.everything,
             texts=split.everything.test.instances.texts,
             vectors=vectors.queries,
             options=options,
             report=report,
-            reranker=reranker,
         )
     return found
 

@@ -142,7 +142,7 @@ def as_scored(offline: Evaluation, retrieved: Neighbours, memorization: float) -
         labels_of=dataset.train.labels_of,
         label_ids=dataset.labels.uids,
     )
-    chosen = {"tau": offline.tau, "memorization": memorization}
+    chosen = {"tau": offline.view.bundle.manifest.predictor.tau, "memorization": memorization}
     return predict(memory.values, retrieved, **chosen, top_k=TOP_K, order=memory.label_order)
 
 
