@@ -1,19 +1,26 @@
-"""Offline, the items of a bundle's queries are looked up by id, the rarest first."""
+"""Offline, items are looked up by id, the rarest first, and rules act as in the service."""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
+from service.core.bundle.bundle import Bundle
 from service.core.errors import InvalidInput
 from service.core.items.item_memory import ItemMemory
+from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.prediction.predictor import Predictor
+from service.core.rules import Rule
+from service.core.types import PredictOptions, Role
+from tests.support.changes import put_rule
 from tests.support.tiny.encoder import TrigramEncoder
 from tests.support.tiny.items import tiny_items
 from tests.support.tiny.training import ADJECTIVES, tiny_dataset, with_colour_metadata
 from training.datasets.dataset import Dataset
-from training.evaluation.evaluation import linked_places
+from training.evaluation.evaluation import Evaluation, linked_places
 
 ITEMS = {word: f"is {word}" for word in reversed(ADJECTIVES)}
 
@@ -51,3 +58,26 @@ def test_what_stands_in_the_way_is_said(memory: ItemMemory, dataset: Dataset) ->
         linked_places(memory, tiny_dataset())
     with pytest.raises(InvalidInput, match="has no item with the id 'red', to which"):
         linked_places(memory.delete("red"), dataset)
+
+
+def test_rules_of_a_snapshot_act_on_test_rows(trigram_bundle: Bundle) -> None:
+    memory, encoder = KnowledgeMemory(trigram_bundle), TrigramEncoder()
+    texts = ["light tent for the trail"]
+
+    def ranked() -> list[int]:
+        evaluation = Evaluation(
+            view=memory.view,
+            predictor=Predictor(encoder, tau=0.1),
+            dataset=cast(Dataset, None),
+            texts=texts,
+            vectors=encoder.embed(encoder.tokenize(texts, role=Role.QUERY)),
+            options=PredictOptions(top_k=5, exact=True),
+            report=lambda *_: None,
+        )
+        columns: list[int] = evaluation.ranked(evaluation.retrieve(None), 0.5).labels[0].tolist()
+        return columns
+
+    first, second, *_ = ranked()
+    hidden = memory.view.labels.id_at(first)
+    memory.apply([put_rule(1, Rule(id="r", hide=(hidden,)))])
+    assert ranked()[0] == second
