@@ -1,4 +1,4 @@
-"""What every load test is: options, rows with goals, and a report.
+"""The frame of every load test: options, rows with goals, and a report.
 
 A scenario declares its options as fields and yields rows. The harness makes the command, starts
 servers, and writes the report after each row, because a later part may fail.

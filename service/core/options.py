@@ -29,7 +29,7 @@ _Share = Annotated[float, Ge(0), Le(1)]
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """An option as a request asks for it. None asks for the default."""
+    """An option of a request. The value None means the default."""
 
     name: str
     field: str  # of `PredictOptions`

@@ -20,10 +20,10 @@ from service.core.label_filter import LabelFilter
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.options import complete_options
-from service.core.prediction.predictor import Predictor, Searched, texts_of, voting_kind
+from service.core.prediction.predictor import Predictor, Searched, as_typed, texts_of, voting_kind
 from service.core.prediction.ranking import Stopwatch
 from service.core.prediction.reranking.reranker import open_reranker
-from service.core.types import Floats, PredictOptions, Reading, RowKind, Rows, Spelling
+from service.core.types import Floats, PredictOptions, RowKind, Rows, Spelling
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_links import NO_ITEM, all_linked, require_metadata
 from training.evaluation.metrics import evaluate as measure
@@ -144,7 +144,7 @@ class Evaluation:
         """The ranked labels of all test rows, [n, k]."""
         similarities, rows = retrieved
         searched = Searched(
-            readings=[Reading(query=text, text=text) for text in self.texts],
+            readings=[as_typed(text) for text in self.texts],
             vectors=self.vectors,
             similarities=similarities,
             rows=rows,

@@ -27,9 +27,9 @@ from service.core.index.protocol import Progress, batches
 from service.core.label_filter import LabelFilter
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
-from service.core.prediction.predictor import Predictor
+from service.core.prediction.predictor import Predictor, as_typed
 from service.core.processes.ray_cluster import Cluster
-from service.core.types import Floats, PredictOptions, Reading, Role, RowKind
+from service.core.types import Floats, PredictOptions, Role, RowKind
 from service.core.work_parts import numbered, run_parts
 from training.evaluation.prediction import Neighbours
 
@@ -131,7 +131,7 @@ def nearest_keys(
             )[:2]
         # As deep as for a request by default. For all labels that R@100 needs, it might read all.
         wanted = replace(options, top_k=PredictOptions().top_k, memorization=_LAMBDA[kind])
-        read = [(Reading(query=text, text=text),) for text in texts[chunk]]
+        read = [(as_typed(text),) for text in texts[chunk]]
         searched = predictor.search(view, read, vectors[chunk], wanted)
         return searched.similarities, searched.rows
 

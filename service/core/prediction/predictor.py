@@ -111,9 +111,9 @@ AttendedItems = tuple[FusedItem, ...] | None  # of one query, as in `Prediction`
 Readings = tuple[Reading, ...]  # what one query may mean, at least one
 
 
-def as_typed(query: str) -> Readings:
-    """Return a query as it was typed, the only thing that it may mean."""
-    return (Reading(query=query, text=query),)
+def as_typed(query: str) -> Reading:
+    """Return a query that is searched as it was typed."""
+    return Reading(query=query, text=query)
 
 
 def texts_of(readings: Sequence[Readings]) -> list[str]:
@@ -257,7 +257,7 @@ class Predictor:
     ) -> list[Readings]:
         """Return what each query may mean, or the query itself if the options correct nothing."""
         if not options.spelling:
-            return [as_typed(query) for query in queries]
+            return [(as_typed(query),) for query in queries]
         with watch.stage("spell"):
             return [readings(view.lexicon, query) for query in queries]
 
@@ -394,7 +394,7 @@ class Predictor:
             if view.has_rules:
                 acting = view.rules.acting_on(query.reading.query, query.reading.text)
             if acting:
-                yield self._steered(query, acting, stages, options)
+                yield self._steered(query, acting, votes, stages, options)
             else:
                 yield ranked(votes, stages.all, query, options.top_k)
 
@@ -420,14 +420,14 @@ class Predictor:
         self,
         query: SearchedQuery,
         acting: Sequence[Rule],
+        votes: Votes,
         stages: Stages,
         options: PredictOptions,
     ) -> Ranking:
         """Return the ranking of a query on which rules act."""
-        votes, top_k = self._votes(options), options.top_k
-        without: Sequence[int] = ()
+        top_k, without = options.top_k, tuple[int, ...]()
         if options.explain:
-            without = ranked(votes, stages.all, query, top_k).columns
+            without = tuple(ranked(votes, stages.all, query, top_k).columns)
         if any(rule.filter is not None for rule in acting):
             steering, query = self._narrowed(query, acting, options)
         else:
@@ -453,7 +453,7 @@ class Predictor:
             filtering |= new
             narrowed = narrowed_by(view, filtering.values(), self._only)
             again = turn <= MOST_READ_AGAIN
-            read = self.read(narrowed, [asked], options, watch) if again else [as_typed(asked)]
+            read = self.read(narrowed, [asked], options, watch) if again else [(as_typed(asked),)]
             searched, items = self._searched(narrowed, read, options, watch)
             attended = items[searched.places[0]]
             [query] = searched.queries(narrowed, watch)

@@ -470,7 +470,7 @@ class Stage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Votes:
-    """What begins a ranking: the labels with the most votes of the retrieved keys."""
+    """The first step of a ranking: finds the labels with the most votes of the retrieved keys."""
 
     ranker: Ranker
     tau: float

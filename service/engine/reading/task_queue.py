@@ -602,7 +602,7 @@ class TaskQueue:
             self._answering -= 1
             batch.lane.running -= batch.cost
             self._in_large -= batch.lane is self._large
-            self._answered = +(self._answered - Counter(batch.tenants))
+            self._answered -= Counter(batch.tenants)  # drops those without a batch
             if batch.tasks:
                 each, mean = seconds / batch.cost, self._query_seconds
                 self._query_seconds = mean + _WEIGHT * (each - mean) if mean else each

@@ -68,7 +68,7 @@ def client(copy: Path, tiny_bundle_folder: Path) -> Iterator[httpx.Client]:
 
 
 def in_copy(copy: Path, *arguments: object) -> str:
-    """What Python prints with these arguments, run in the copy."""
+    """Run Python with these arguments in the copy, and return what it prints."""
     ended = subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=copy,
