@@ -94,7 +94,7 @@ class Matches:
 
         Words add `share` times a row's coverage, and its `own`.
         """
-        if not self.words:
+        if not self.words or not (share or self.own.any()):
             return NO_MATCH
         adds = share * self.coverage + self.own
         least = np.partition(adds, -MOST_MATCHES)[-MOST_MATCHES] if len(adds) > MOST_MATCHES else 0

@@ -537,6 +537,9 @@ def _in_row_order(found: Sequence[_Found]) -> tuple[Rows, Indices, Floats | None
     Returns for each vote the place of its row [n], ascending, the columns [n], the weights [n] or
     None, and the hours [n] or None.
     """
+    if len(found) == 1:
+        [one] = found
+        return np.repeat(one.places, one.counts), one.columns, one.weights, one.hours
     row_of_vote = np.concatenate([np.repeat(one.places, one.counts) for one in found])
     columns = np.concatenate([one.columns for one in found])
     weights = joined([(one.weights, len(one.columns)) for one in found], PLAIN_WEIGHT)

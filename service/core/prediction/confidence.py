@@ -76,11 +76,13 @@ def _of_own_row(view: View, searched: str, ranking: Ranking) -> Doubles:
     rows = ranking.rows[:_NEAREST]
     rows = rows[view.is_instance(rows)]
     own = [identity(view.text(row)) == searched for row in rows.tolist()]
-    columns, _, weights = view.weighted_votes(rows[own])
-    voted = columns if weights is None else columns[weights > 0.0]
-    if not len(voted):
+    if not any(own):
         return np.zeros(len(ranking.columns))
-    return np.where(np.isin(ranking.columns, voted), 1.0, -1.0)
+    columns, _, weights = view.weighted_votes(rows[own])
+    voted = set((columns if weights is None else columns[weights > 0.0]).tolist())
+    if not voted:
+        return np.zeros(len(ranking.columns))
+    return np.array([1.0 if column in voted else -1.0 for column in ranking.columns])
 
 
 class Confidence:
