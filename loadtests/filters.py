@@ -8,21 +8,18 @@ process, without a server. Writes filters.json and filters.md.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import process_time
-from typing import Annotated
 
 import numpy as np
 
 from loadtests.bare_predictor import RECALL, BarePredictor, cpu_time, measure_recall
-from loadtests.harness import Scenario, command, said
+from loadtests.harness import Scenario, option
 from loadtests.report import Row
-from service.command_line import run
 from service.core.bundle.label_details import Details
 from service.core.changes import PutLabel
 from service.core.encoding.encoder import encode
@@ -48,10 +45,8 @@ class Filters(Scenario):
     title = "Filtered queries"
     judged = True
 
-    queries: Annotated[int, said("Number of queries per filter.")] = 200
-    live: Annotated[
-        int, said("Labels that are posted first, in segments as a service would build.")
-    ] = 0
+    queries: int = option("Number of queries per filter.", 200)
+    live: int = option("Labels that are posted first, in segments as a service would build.", 0)
 
     def rows(self) -> Iterator[Row]:
         """Yield a row per filter; the unfiltered time is measured again next to each."""
@@ -151,7 +146,5 @@ def _post(memory: KnowledgeMemory, count: int, folder: Path, *, seed: int) -> No
         memory.attach(memory.seal(plan, segment))
 
 
-app = command(Filters)
-
 if __name__ == "__main__":
-    sys.exit(run(app))
+    Filters.command()

@@ -6,24 +6,20 @@ from exact search. Without a GPU it ends with one sentence and status 2. Writes 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
 
 import numpy as np
 
 from loadtests.bare_predictor import BarePredictor
-from loadtests.clients.connection import one_by_one, predict
-from loadtests.harness import Scenario, command, said, say
-from loadtests.queries import distinct, read_queries
+from loadtests.connection import one_by_one, predict
+from loadtests.harness import Scenario, option, say
 from loadtests.report import Row, failures_text
 from loadtests.traffic import Load, Summary, best, measure_predictions, measure_saturation, warm_up
 from service.child_server import Server, running_server
-from service.command_line import run
 from service.core.types import DeviceName
 from service.engine.device import require_device
 
@@ -44,19 +40,16 @@ class Gpu(Scenario):
 
     title = "Serving on a GPU"
 
-    rate: Annotated[float, said("Queries per second in the open loop.")] = 100.0
-    seconds: Annotated[
-        float, said("Length of the open loop; the closed loops together take as long.")
-    ] = 10.0
-    compared: Annotated[
-        int, said("Queries whose answers are compared with exact search on the CPU.")
-    ] = 500
+    rate: float = option("Queries per second in the open loop.", 100.0)
+    seconds: float = option(
+        "Length of the open loop; the closed loops together take as long.", 10.0
+    )
+    compared: int = option("Queries whose answers are compared with exact search on the CPU.", 500)
 
     def rows(self) -> Iterator[Row]:
         """Yield the row of each device, and the one that compares its answers."""
         require_device("cuda")
-        texts = read_queries(self.bundle)
-        chosen = list(islice(distinct(texts, seed=self.seed + 1), self.compared))
+        chosen = list(islice(self.texts(order=1), self.compared))
         exact = exact_scores(self.bundle, chosen)
         load = Load(rate=self.rate, seconds=self.seconds, seed=self.seed)
         for name in DEVICES:
@@ -132,7 +125,5 @@ def tolerance_row(device: DeviceName, served: Scores, exact: Scores) -> Row:
     )
 
 
-app = command(Gpu)
-
 if __name__ == "__main__":
-    sys.exit(run(app))
+    Gpu.command()

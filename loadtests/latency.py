@@ -6,7 +6,6 @@ be noisy. Writes latency.json and latency.md.
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,11 +13,10 @@ from itertools import islice
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Annotated
 
 from loadtests.bare_predictor import BarePredictor, recall_of_queries, recall_row
-from loadtests.clients.connection import one_by_one, predict
-from loadtests.harness import Scenario, command, said, say
+from loadtests.connection import one_by_one, predict
+from loadtests.harness import Scenario, option, say
 from loadtests.queries import read_queries, zipf
 from loadtests.report import Row
 from loadtests.resources import resident_row
@@ -32,7 +30,6 @@ from loadtests.traffic import (
     warm_up,
 )
 from service.child_server import Server
-from service.command_line import run
 from service.core.bundle import manifest
 from service.core.bundle.bundle import BASE_SEGMENT
 
@@ -51,16 +48,15 @@ class Latency(Scenario):
 
     title = "Latency, throughput and recall"
 
-    seconds: Annotated[float, said("Length of each measurement; there are four.")] = 40.0
-    rate: Annotated[float, said("Predictions per second in the open loops.")] = 100.0
-    unseen: Annotated[
-        Path | None,
-        said(
-            "File of queries that the bundle does not contain (one per line, or LF-XMC JSON with"
-            " titles). Recall is measured on them or, without a file, on the bundle's own texts."
-        ),
-    ] = None
-    recall_queries: Annotated[int, said("Number of queries for the recall.")] = 1_000
+    seconds: float = option("Length of each measurement; there are four.", 40.0)
+    rate: float = option("Predictions per second in the open loops.", 100.0)
+    unseen: Path | None = option(
+        "File of queries that the bundle does not contain (one per line, or LF-XMC JSON "
+        "with titles). Recall is measured on them or, without a file, on the bundle's own"
+        " texts.",
+        None,
+    )
+    recall_queries: int = option("Number of queries for the recall.", 1_000)
 
     def rows(self) -> Iterator[Row]:
         """Measure the server, then the bundle."""
@@ -158,7 +154,5 @@ def bytes_row(bundle: Path) -> Row:
     )
 
 
-app = command(Latency)
-
 if __name__ == "__main__":
-    sys.exit(run(app))
+    Latency.command()

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import clock_gettime
 from typing import Any, TypeVar
 
-from loadtests.clients.connection import Connection, get, require
+from loadtests.connection import Connection, get, require
 from loadtests.report import Row
 from service.child_server import Server
 

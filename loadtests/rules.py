@@ -8,20 +8,17 @@ rules.json and rules.md.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from statistics import median
 from time import process_time
-from typing import Annotated
 
 import numpy as np
 
 from loadtests.bare_predictor import BarePredictor
-from loadtests.harness import Scenario, command, said
+from loadtests.harness import Scenario, option
 from loadtests.report import Row
-from service.command_line import run
 from service.core import times as moments
 from service.core.bundle.label_details import Details
 from service.core.changes import PutInstance
@@ -46,10 +43,10 @@ class Rules(Scenario):
     title = "Rules"
     judged = True
 
-    queries: Annotated[int, said("Number of queries.")] = 300
-    rules: Annotated[int, said("Number of rules, each with its own condition.")] = 10_000
-    labels: Annotated[int, said("Number of labels with dates and a boost.")] = 100_000
-    clicks: Annotated[int, said("Number of clicks, each of its own query.")] = 10_000
+    queries: int = option("Number of queries.", 300)
+    rules: int = option("Number of rules, each with its own condition.", 10_000)
+    labels: int = option("Number of labels with dates and a boost.", 100_000)
+    clicks: int = option("Number of clicks, each of its own query.", 10_000)
 
     def rows(self) -> Iterator[Row]:
         """Measure all views in turn, then yield a row for each."""
@@ -166,7 +163,5 @@ def _report(times: Mapping[str, Sequence[float]]) -> Iterator[Row]:
         )
 
 
-app = command(Rules)
-
 if __name__ == "__main__":
-    sys.exit(run(app))
+    Rules.command()

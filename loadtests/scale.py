@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,7 @@ from itertools import cycle, product
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time, thread_time
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import orjson
@@ -31,12 +30,11 @@ from numpy.typing import NDArray
 
 from export.bundle.encode import encode_resumably
 from loadtests.bare_predictor import BarePredictor, Recall, recall_of_queries
-from loadtests.harness import Scenario, command, said, say
+from loadtests.harness import Scenario, option, say
 from loadtests.report import Row, failures_text
 from loadtests.resources import process_tree, resident, with_cpu_time
 from loadtests.traffic import Load, Summary, measure_predictions, warm_up
 from service.child_server import running_server
-from service.command_line import run
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.bundle.content import BundleContent, write_bundle
 from service.core.encoding.encoder import OnnxEncoder, encode
@@ -45,7 +43,6 @@ from service.core.files.atomic import write_file
 from service.core.index.choose_ef import smallest_ef
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.types import Halves, Role
-from training.commands.options import MANY
 
 QUERIES = 2_000
 READY_SECONDS = 1_200.0  # the start verifies checksums of many gigabytes
@@ -64,28 +61,26 @@ class Scale(Scenario):
 
     title = "Growth with the number of keys"
 
-    sizes: Annotated[tuple[int, ...], said("Numbers of keys.", MANY)] = (
-        130_000,
-        1_000_000,
-        5_000_000,
-    )
-    libraries: Annotated[
-        tuple[str, ...],
-        said("Index libraries, as of `export bundle --library`. Default: the bundle's.", MANY),
-    ] = ()
-    vectors: Annotated[
-        Vectors,
-        said(
-            "encoded: by the encoder, which takes most of the time. drawn: the sum of two real"
-            " texts' vectors and noise; this measures the index in minutes. own: the bundle's own"
-            " texts and keys; sizes are at most its number of keys."
+    sizes: tuple[int, ...] = option(
+        "Numbers of keys.",
+        (
+            130_000,
+            1_000_000,
+            5_000_000,
         ),
-    ] = "encoded"
-    rate: Annotated[float, said("Queries per second in the open loop.")] = 40.0
-    seconds: Annotated[float, said("Length of each open loop.")] = 20.0
-    recall_queries: Annotated[
-        int, said("Queries whose recall is measured against an exact scan.")
-    ] = 200
+    )
+    libraries: tuple[str, ...] = option(
+        "Index libraries, as of `export bundle --library`. Default: the bundle's.", ()
+    )
+    vectors: Vectors = option(
+        "encoded: by the encoder, which takes most of the time. drawn: the sum of two "
+        "real texts' vectors and noise; this measures the index in minutes. own: the "
+        "bundle's own texts and keys; sizes are at most its number of keys.",
+        "encoded",
+    )
+    rate: float = option("Queries per second in the open loop.", 40.0)
+    seconds: float = option("Length of each open loop.", 20.0)
+    recall_queries: int = option("Queries whose recall is measured against an exact scan.", 200)
 
     def rows(self) -> Iterator[Row]:
         """Build and measure each bundle."""
@@ -346,7 +341,5 @@ def _recall(bundle: Path, queries: Sequence[str]) -> Recall:
     return recall_of_queries(bare.encoder, bare.view, queries)
 
 
-app = command(Scale)
-
 if __name__ == "__main__":
-    sys.exit(run(app))
+    Scale.command()

@@ -7,23 +7,20 @@ measured apart. Writes shards.json and shards.md.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter, sleep, thread_time
-from typing import Annotated
 
 import numpy as np
 
-from loadtests.harness import command, said, say
+from loadtests.harness import option, say
 from loadtests.report import Row
 from loadtests.resources import cpu_seconds_of_ray, info_of, resident, shard_processes
 from loadtests.versions import Labels, Queries, Rate, Seconds, TwoServers
 from service.child_server import Server
-from service.command_line import run
 from service.core.bundle.bundle import open_bundle
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.index.choose_ef import recall_per_query
@@ -51,15 +48,14 @@ class Shards(TwoServers):
 
     title = "Shards against one process"
 
-    shards: Annotated[int, said("Number of shards, one replica each.")] = 3
+    shards: int = option("Number of shards, one replica each.", 3)
     queries: Queries = 300
     labels: Labels = 30
     seconds: Seconds = 6.0
     rate: Rate = 40.0
-    unseen: Annotated[
-        Path | None,
-        said("A file of queries for the recall; default: texts of the bundle, which are easier."),
-    ] = None
+    unseen: Path | None = option(
+        "A file of queries for the recall; default: texts of the bundle, which are easier.", None
+    )
 
     def rows(self) -> Iterator[Row]:
         """Compare both servers, then the recall of their searches."""
@@ -69,7 +65,7 @@ class Shards(TwoServers):
             self.server(*one_worker, *count, ready_seconds=READY_SECONDS) as divided,
         ):
             _wait_until_built(divided)
-            yield from self.compared(whole, divided)
+            yield from self.compared(whole=whole, divided=divided)
             yield _memory_row(divided)
             yield _idle_row(divided)
         texts = list(islice(self.texts(self.unseen), RECALLED))
@@ -178,7 +174,5 @@ def _idle_row(server: Server) -> Row:
     return Row(what="Ray's own processes, idle: CPU", measured=f"{share:.1%} of a core")
 
 
-app = command(Shards)
-
 if __name__ == "__main__":
-    sys.exit(run(app))
+    Shards.command()

@@ -31,7 +31,7 @@ def test_without_a_gpu_it_ends_with_a_sentence_and_status_2(
     tiny_bundle_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert status_of(command.app, "--bundle", tiny_bundle_folder, "--out", out) == 2
+    assert status_of(command.Gpu.app(), "--bundle", tiny_bundle_folder, "--out", out) == 2
     said = capsys.readouterr().err
     assert said.startswith('error: device = "cuda" needs onnxruntime with its CUDA')
     assert said.count("\n") == 1
@@ -49,7 +49,7 @@ def test_the_rows_before_a_failure_are_written(
 
     monkeypatch.setattr(command, "measure_service", failing)
     arguments = ("--bundle", tiny_bundle_folder, "--out", tmp_path, "--compared", 5)
-    assert status_of(command.app, *arguments) == 2
+    assert status_of(command.Gpu.app(), *arguments) == 2
     rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
     assert [row["what"].split()[0] for row in rows] == ["served", "answers,"]
 
@@ -80,7 +80,7 @@ def test_the_report_holds_every_part(
 
     monkeypatch.setattr(command, "measure_service", measured)
     arguments = ("--bundle", tiny_bundle_folder, "--out", tmp_path, "--compared", 5)
-    assert status_of(command.app, *arguments) == 0
+    assert status_of(command.Gpu.app(), *arguments) == 0
     rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
     assert [row["what"].split(",")[0] for row in rows] == [
         *("the service", "answers"),

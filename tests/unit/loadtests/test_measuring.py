@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from loadtests.bare_predictor import measure_recall
-from loadtests.clients.open_loop import Outcome, poisson_starts
 from loadtests.latency import bytes_row
+from loadtests.loops import Outcome, poisson_starts
 from loadtests.queries import distinct, read_queries, zipf
 from loadtests.report import Report, Row
 from loadtests.resources import cpu_seconds, process_tree
 from loadtests.traffic import Level, Summary, latency_row, saturation_row
-from loadtests.writes.__main__ import while_writing_row
-from loadtests.writes.labels import WhileWriting
+from loadtests.writes import WhileWriting, while_writing_row
 from service.core.bundle.bundle import Bundle
 from service.core.errors import InvalidInput
 from service.core.index.choose_ef import recall_per_query
@@ -59,7 +58,7 @@ def test_arrivals_are_poisson() -> None:
     assert len(starts) == 20_000
     assert np.mean(gaps) == pytest.approx(0.01, rel=0.05)
     assert np.std(gaps) == pytest.approx(0.01, rel=0.05)
-    assert poisson_starts(rate=100, seconds=2, seed=1) == starts[:200]
+    assert np.array_equal(poisson_starts(rate=100, seconds=2, seed=1), starts[:200])
 
 
 def test_a_summary_is_in_milliseconds() -> None:
