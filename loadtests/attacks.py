@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.synchronize import Event
@@ -22,7 +22,7 @@ from loadtests.connection import Connection, predict, with_key
 from loadtests.harness import Scenario, option, say
 from loadtests.loops import Outcome, drive
 from loadtests.report import Row
-from loadtests.resources import metric, metrics_of, process_tree, resident
+from loadtests.resources import metric, metrics_of, process_tree, resident_of
 from loadtests.traffic import PREDICT, Health, Load, Summary, probing, repeated, warm_up
 from service.child_server import Server
 from service.core.bundle import manifest
@@ -243,20 +243,11 @@ def budget(bundle: Manifest, metrics: str) -> float:
 
 @contextmanager
 def watching_memory(pid: int) -> Iterator[list[float]]:
-    """Collect the memory of a process tree during the block, in megabytes.
-
-    Shared pages of files count once.
-    """
+    """Collect the memory of a process tree during the block, in megabytes."""
     megabytes: list[float] = []
 
     def watch() -> None:
-        private, shared = 0.0, 0.0
-        for process in process_tree(pid):
-            with suppress(OSError, KeyError):  # the process has just ended
-                memory = resident(process)
-                private += memory.private
-                shared = max(shared, memory.shared)
-        megabytes.append(private + shared)
+        megabytes.append(resident_of(process_tree(pid)).total)
 
     watch()
     with repeated(watch, seconds=MEMORY_SECONDS):

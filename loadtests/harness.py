@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_type_hints
 
 from cyclopts import App, Parameter
+from rich.markdown import Markdown
 
 from loadtests.queries import distinct, read_queries
 from loadtests.report import Report, Row
@@ -76,7 +77,7 @@ class Scenario:
         for row in self.rows():
             report.rows.append(row)
             report.write(self.out, name)
-        report.publish(self.out, name)
+        open_console().print(Markdown(report.markdown()))
         return report.status if self.judged else 0
 
     def settings(self) -> dict[str, Any]:

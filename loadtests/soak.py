@@ -14,7 +14,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -26,7 +26,7 @@ import orjson
 from loadtests.connection import Connection, RequestFailed, get, post, predict, require
 from loadtests.harness import Scenario, option, say
 from loadtests.report import Row
-from loadtests.resources import encoding_children, process_tree, resident
+from loadtests.resources import encoding_children, process_tree, resident_of
 from loadtests.soak_writes import Ledger, Shown, Turns, write_clicks, write_labels, write_rules
 from loadtests.traffic import repeated
 from service.child_server import Server, running_server
@@ -263,14 +263,12 @@ class Course:
 
         def sample() -> None:
             serving = set(process_tree(pid)) - set(encoding_children(pid))
-            with suppress(OSError, KeyError):  # the server was killed, or is just being replaced
-                memories = [resident(process) for process in serving]
+            with suppress(OSError):  # the server was killed, or is just being replaced
                 files = [list(Path(f"/proc/{process}/fd").iterdir()) for process in serving]
                 self.samples.append(
                     Sample(
                         at=monotonic() - self.start,
-                        private=sum(memory.private for memory in memories),
-                        shared=max(memory.shared for memory in memories),
+                        **asdict(resident_of(serving)),
                         descriptors=sum(map(len, files)),
                     )
                 )

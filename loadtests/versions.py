@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from cyclopts import Parameter
 
@@ -24,7 +24,6 @@ from loadtests.resources import with_cpu_time
 from loadtests.traffic import PREDICT, Load, Summary, measure_mixed, measure_saturation
 from service.child_server import Server, running_server
 
-SATURATING_CONNECTIONS = (8, 16)
 BUSY_RATE = 40.0  # queries per second next to labels
 
 Figures = dict[str, float]  # name of the figure -> value
@@ -40,6 +39,8 @@ Rate = Annotated[float, Parameter(help="Requests per second in the open loop.")]
 @dataclass(frozen=True, kw_only=True)
 class TwoServers(Scenario):
     """Two servers that run at the same time and answer the same traffic in turn."""
+
+    connections: ClassVar[Sequence[int]] = (8, 16)  # of the closed loops
 
     rounds: Rounds = 5
     queries: Queries = 500
@@ -70,10 +71,8 @@ class TwoServers(Scenario):
         """Measure one server once: one by one, in two closed loops, and in open loops."""
         asked = [predict(text) for text in islice(texts, self.queries)]
         figures = _one_by_one(server, "one connection", asked)
-        both = self.seconds * len(SATURATING_CONNECTIONS)
-        for level in measure_saturation(
-            server, texts, seconds=both, levels_of=SATURATING_CONNECTIONS
-        ):
+        seconds = self.seconds * len(self.connections)
+        for level in measure_saturation(server, texts, seconds=seconds, levels_of=self.connections):
             if level.failed:
                 raise RequestFailed(f"{level.failed} requests were neither answered nor refused")
             name = f"{level.connections} connections"

@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -154,7 +154,7 @@ class Writes(Scenario):
         The block of live rows is nearly filled after each seal, so the next seal follows within a
         few rounds.
         """
-        measured, filled, deadline = WhileWriting(), -1, perf_counter() + LONGEST_SECONDS
+        rounds, filled, deadline = [], -1, perf_counter() + LONGEST_SECONDS
         with self.server() as server:
             warm_up(server, texts)
             for turn in count():
@@ -165,12 +165,12 @@ class Writes(Scenario):
                     fill_live_block(server, texts, prefix=f"fill-{turn}")
                     filled = seals
                 one = load if turn % 2 else replace(load, label_rate=0.0)
-                measured.add(measure_mixed(server, texts, one, turn=turn))
+                rounds.append(measure_mixed(server, texts, one, turn=turn))
         what = (
             f"/predict at {load.rate:g}/s while {load.label_rate:g} labels/s are posted,"
             f" {load.labels_per_request} a request, {seals} seals"
         )
-        return while_writing_row(what, measured, ratio=ratio)
+        return while_writing_row(what, rounds, ratio=ratio)
 
     def _grown(self, texts: Iterator[str]) -> Iterator[Row]:
         """Post a bulk stream and delete part of it, then measure the grown memory's recall."""
@@ -384,32 +384,17 @@ def one_by_one_row(server: Server, method: str, bodies: Sequence[tuple[str, Any]
     )
 
 
-# Predictions with and without labels -----------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class WhileWriting:
-    """Latencies in seconds, in rounds that only predict and in rounds that also post labels."""
-
-    quiet: list[float] = field(default_factory=list)  # predictions in rounds without labels
-    writing: list[float] = field(default_factory=list)  # predictions in rounds with labels
-    labels: list[float] = field(default_factory=list)  # posted labels
-    failures: Counter[str] = field(default_factory=Counter)
-
-    def add(self, outcomes: Mapping[str, Outcome]) -> None:
-        """Add a round; it counts as writing if it has an outcome for labels."""
-        predictions = self.writing if LABELS in outcomes else self.quiet
-        predictions += outcomes[PREDICT].latencies
-        if LABELS in outcomes:
-            self.labels.extend(outcomes[LABELS].latencies)
-        for outcome in outcomes.values():
-            self.failures.update(outcome.failures)
-
-
-def while_writing_row(what: str, measured: WhileWriting, *, ratio: float) -> Row:
+def while_writing_row(what: str, rounds: Sequence[Mapping[str, Outcome]], *, ratio: float) -> Row:
     """Return the row comparing predictions with and without labels; `ratio` is the goal for p99."""
-    quiet, writing, labels = map(Summary.of, (measured.quiet, measured.writing, measured.labels))
-    failures = dict(measured.failures)
+
+    def summary(name: str, *, with_labels: bool) -> Summary:
+        chosen = [one[name].latencies for one in rounds if (LABELS in one) == with_labels]
+        return Summary.of(list(chain.from_iterable(chosen)))
+
+    quiet, writing = (summary(PREDICT, with_labels=labels) for labels in (False, True))
+    labels, failures = summary(LABELS, with_labels=True), Counter[str]()
+    for outcome in chain.from_iterable(one.values() for one in rounds):
+        failures.update(outcome.failures)
     p50_ratio, p99_ratio = writing.p50 / quiet.p50, writing.p99 / quiet.p99
     return Row(
         what=what,

@@ -160,12 +160,12 @@ def test_a_missing_bundle_is_one_line(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("vectors", ["encoded", "drawn"])
-def test_scale_measures_each_size(tiny_bundle_folder: Path, tmp_path: Path, vectors: str) -> None:
+def test_scale_measures_each_size(tiny_bundle_folder: Path, tmp_path: Path) -> None:
     short = ("--seconds", "1", "--rate", "20", "--recall-queries", "5", "--sizes", "20", "200")
-    rows = rows_of("scale", tiny_bundle_folder, tmp_path, *short, "--vectors", vectors)
-    assert [row["figures"]["keys"] for row in rows] == [20, 200]
-    assert all(row["figures"]["failures"] == {} for row in rows)
+    rows = rows_of("scale", tiny_bundle_folder, tmp_path, *short)
+    built = [row["figures"]["keys"] for row in rows if row["what"].endswith("built in")]
+    assert built == [20, 200]
+    assert all(row["figures"].get("failures", {}) == {} for row in rows)
 
 
 def test_load_passes_within_its_limits(tiny_bundle_folder: Path) -> None:
