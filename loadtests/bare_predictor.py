@@ -8,15 +8,16 @@ Shapes: B queries, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from time import perf_counter, process_time
 
 import numpy as np
 
 from loadtests.report import Row
-from loadtests.traffic import Summary
 from service.core.bundle.bundle import open_bundle
 from service.core.encoding.encoder import Encoder, OnnxEncoder, encode
 from service.core.index.choose_ef import recall_per_query
@@ -27,7 +28,7 @@ from service.core.options import complete_options
 from service.core.prediction.confidence import open_confidence
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.reranking.reranker import open_reranker
-from service.core.types import Floats, PredictOptions, Role
+from service.core.types import Doubles, Floats, PredictOptions, Role
 
 RECALL = 0.99
 
@@ -67,14 +68,26 @@ class BarePredictor:
         return perf_counter() - start
 
 
-def cpu_time(bare: BarePredictor, view: View, queries: Sequence[str]) -> Summary:
-    """Return the CPU time of queries that a view answers, one by one."""
-    seconds = []
-    for query in queries:
-        start = process_time()
-        bare.predictor.predict(view, [query], bare.options)
-        seconds.append(process_time() - start)
-    return Summary.of(seconds)
+def cpu_times(
+    bare: BarePredictor,
+    views: Mapping[str, Callable[[], View]],
+    queries: Sequence[str],
+    *,
+    rounds: int = 1,
+) -> dict[str, Doubles]:
+    """Return the CPU seconds [rounds, B] of queries that each view answers one by one.
+
+    The views take turns in an order that changes; a first round warms up.
+    """
+    times = {name: np.zeros((rounds + 1, len(queries))) for name in views}
+    turns = deque(views)
+    for number, (place, text) in product(range(rounds + 1), enumerate(queries)):
+        for name in turns:
+            start = process_time()
+            bare.predictor.predict(views[name](), [text], bare.options)
+            times[name][number, place] = process_time() - start
+        turns.rotate()
+    return {name: seconds[1:] for name, seconds in times.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

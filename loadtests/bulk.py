@@ -18,13 +18,11 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Annotated
 
-from loadtests.harness import Scenario, command, said, say
+from loadtests.harness import Scenario, option, say
 from loadtests.report import Row
 from loadtests.traffic import best, measure_saturation
 from service.child_server import running_server
-from service.command_line import run
 
 GOAL = 3.0  # throughput relative to HTTP with one query per request
 
@@ -37,20 +35,20 @@ class Bulk(Scenario):
 
     title = "Answers in bulk against HTTP"
 
-    queries: Annotated[int, said("Distinct queries that the command answers in each round.")] = (
-        20_000
+    queries: int = option("Distinct queries that the command answers in each round.", 20_000)
+    rounds: int = option("Rounds, each with every measurement.", 3)
+    seconds: float = option("Seconds of saturation for each size of request.", 6.0)
+    requests_of: tuple[int, ...] = option(
+        "Queries per request; the first must be 1.",
+        (
+            1,
+            16,
+            64,
+        ),
     )
-    rounds: Annotated[int, said("Rounds, each with every measurement.")] = 3
-    seconds: Annotated[float, said("Seconds of saturation for each size of request.")] = 6.0
-    requests_of: Annotated[tuple[int, ...], said("Queries per request; the first must be 1.")] = (
-        1,
-        16,
-        64,
+    connections: tuple[int, ...] = option(
+        "Numbers of connections that are tried in a closed loop; the best one counts.", (8, 16)
     )
-    connections: Annotated[
-        tuple[int, ...],
-        said("Numbers of connections that are tried in a closed loop; the best one counts."),
-    ] = (8, 16)
 
     def rows(self) -> Iterator[Row]:
         """Measure all rounds, then yield a row per kind: its medians, and times the first."""
@@ -114,7 +112,5 @@ def _command_seconds(bundle: Path, queries: Sequence[str]) -> tuple[float, float
     return seconds, used.ru_utime + used.ru_stime
 
 
-app = command(Bulk)
-
 if __name__ == "__main__":
-    sys.exit(run(app))
+    Bulk.command()

@@ -8,21 +8,19 @@ process, without a server. Writes filters.json and filters.md.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import process_time
-from typing import Annotated
 
 import numpy as np
 
-from loadtests.bare_predictor import RECALL, BarePredictor, cpu_time, measure_recall
-from loadtests.harness import Scenario, command, said
+from loadtests.bare_predictor import RECALL, BarePredictor, cpu_times, measure_recall
+from loadtests.harness import Scenario, option
 from loadtests.report import Row
-from service.command_line import run
+from loadtests.traffic import Summary
 from service.core.bundle.label_details import Details
 from service.core.changes import PutLabel
 from service.core.encoding.encoder import encode
@@ -48,10 +46,8 @@ class Filters(Scenario):
     title = "Filtered queries"
     judged = True
 
-    queries: Annotated[int, said("Number of queries per filter.")] = 200
-    live: Annotated[
-        int, said("Labels that are posted first, in segments as a service would build.")
-    ] = 0
+    queries: int = option("Number of queries per filter.", 200)
+    live: int = option("Labels that are posted first, in segments as a service would build.", 0)
 
     def rows(self) -> Iterator[Row]:
         """Yield a row per filter; the unfiltered time is measured again next to each."""
@@ -64,7 +60,6 @@ class Filters(Scenario):
             memory = KnowledgeMemory(bare.view.bundle)
             _post(memory, self.live, Path(folder), seed=self.seed)
             view = _numbered(memory.view, vectors[0], seed=self.seed)
-            cpu_time(bare, view, asked.texts)  # warms up
             for number, share in product(NUMBERS, SHARES):
                 wanted = parse({"all": [{"field": number, "lt": share}]}, at="filter", most=10)
                 yield _row(bare, view, wanted, asked, what=f"{share:.2%} of the labels, {number}")
@@ -82,13 +77,12 @@ def _row(bare: BarePredictor, view: View, wanted: LabelFilter, asked: Asked, *, 
     start = process_time()
     kept = filtered(view, wanted).view
     made = process_time() - start
-    cpu_time(bare, kept, asked.texts)
-    plain, found = (cpu_time(bare, one, asked.texts) for one in (view, kept))
+    times = cpu_times(bare, {"plain": lambda: view, "found": lambda: kept}, asked.texts)
+    plain, found = (Summary.of(seconds[0]) for seconds in times.values())
     recall = measure_recall(kept, asked.vectors, depth=min(bare.options.depth, kept.rows))
     full = min(bare.options.top_k, len(kept.labels))
     answer = bare.predictor.predict(kept, asked.texts, bare.options)
     short = sum(len(prediction.keywords) < full for prediction in answer.predictions)
-    times = found.p99 / plain.p99
     return Row(
         what=what,
         goal=f"recall >= {RECALL}, full, p99 <= {MOST_TIMES:.0f} x",
@@ -96,8 +90,13 @@ def _row(bare: BarePredictor, view: View, wanted: LabelFilter, asked: Asked, *, 
         f" {found.p50:.2f} ms, p99 {found.p99:.2f} ms, unfiltered"
         f" {plain.p50:.2f} and {plain.p99:.2f}; the view was made in"
         f" {1000 * made:.1f} ms",
-        met=recall.mean >= RECALL and not short and times <= MOST_TIMES,
-        figures={"recall": recall.mean, "short": short, "times": times, "rows": kept.rows},
+        met=recall.mean >= RECALL and not short and found.p99 <= MOST_TIMES * plain.p99,
+        figures={
+            "recall": recall.mean,
+            "short": short,
+            "times": found.p99 / plain.p99,
+            "rows": kept.rows,
+        },
     )
 
 
@@ -151,7 +150,5 @@ def _post(memory: KnowledgeMemory, count: int, folder: Path, *, seed: int) -> No
         memory.attach(memory.seal(plan, segment))
 
 
-app = command(Filters)
-
 if __name__ == "__main__":
-    sys.exit(run(app))
+    Filters.command()

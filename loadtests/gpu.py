@@ -1,34 +1,30 @@
-"""`python -m loadtests.gpu`: serves with `device = "cuda"`, then on the CPU.
+"""`python -m loadtests.gpu`: compares `device = "cuda"` with the CPU, and both with exact search.
 
-Measures the whole service on both: latency, saturation, CPU time, and differences of the scores
-from exact search. Without a GPU it ends with one sentence and status 2. Writes gpu.json and gpu.md.
+Both servers run at the same time and take turns. Without a GPU it ends with one sentence and status
+2. Writes gpu.json and gpu.md.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
 
 import numpy as np
 
 from loadtests.bare_predictor import BarePredictor
-from loadtests.clients.connection import one_by_one, predict
-from loadtests.harness import Scenario, command, said, say
-from loadtests.queries import distinct, read_queries
-from loadtests.report import Row, failures_text
-from loadtests.traffic import Load, Summary, best, measure_predictions, measure_saturation, warm_up
-from service.child_server import Server, running_server
-from service.command_line import run
+from loadtests.connection import one_by_one, predict
+from loadtests.harness import option
+from loadtests.report import Row
+from loadtests.versions import TwoServers
+from service.child_server import Server
 from service.core.types import DeviceName
 from service.engine.device import require_device
 
 DEVICES: tuple[DeviceName, ...] = ("cuda", "cpu")
-CONNECTIONS = (8, 32, 64)  # tried for saturation: more connections give a GPU larger batches
 READY_SECONDS = 600.0
 TOLERANCE = 1e-3  # allowed difference of a score, as stated in service/how-it-works.md
 
@@ -36,66 +32,35 @@ Scores = list[list[float]]  # each query's label scores, descending
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gpu(Scenario):
+class Gpu(TwoServers):
     """One bundle, served by a GPU and by the CPU.
 
     The bundle's encoder must be in fp32 (`export encoder --quantize none`).
     """
 
     title = "Serving on a GPU"
+    connections = (8, 32, 64)  # more connections give a GPU larger batches
 
-    rate: Annotated[float, said("Queries per second in the open loop.")] = 100.0
-    seconds: Annotated[
-        float, said("Length of the open loop; the closed loops together take as long.")
-    ] = 10.0
-    compared: Annotated[
-        int, said("Queries whose answers are compared with exact search on the CPU.")
-    ] = 500
+    compared_queries: int = option(
+        "Queries whose answers are compared with exact search on the CPU.", 500
+    )
 
     def rows(self) -> Iterator[Row]:
-        """Yield the row of each device, and the one that compares its answers."""
+        """Compare the answers of both servers with exact search, then the servers."""
         require_device("cuda")
-        texts = read_queries(self.bundle)
-        chosen = list(islice(distinct(texts, seed=self.seed + 1), self.compared))
+        chosen = list(islice(self.texts(order=1), self.compared_queries))
         exact = exact_scores(self.bundle, chosen)
-        load = Load(rate=self.rate, seconds=self.seconds, seed=self.seed)
-        for name in DEVICES:
-            say(f"serving, device {name} ...")
-            row, scores = measure_service(self.bundle, name, self.texts(), load, compared=chosen)
-            yield row
-            yield tolerance_row(name, scores, exact)
-
-
-def measure_service(
-    bundle: Path, device: DeviceName, queries: Iterator[str], load: Load, *, compared: Sequence[str]
-) -> tuple[Row, Scores]:
-    """Serve the bundle on a device; return its row, and the scores of the `compared` queries."""
-    with TemporaryDirectory() as folder:
-        config = Path(folder) / "keymatch.toml"
-        config.write_text(f'[engine]\ndevice = "{device}"\n')
-        options = ["--no-access-log", "--config", str(config)]
-        with running_server(bundle, options=options, ready_seconds=READY_SECONDS) as server:
-            warm_up(server, queries, seconds=load.seconds)
-            outcome = measure_predictions(server, queries, load)
-            levels = measure_saturation(
-                server, queries, seconds=load.seconds, levels_of=CONNECTIONS
-            )
-            scores = served_scores(server, compared)
-    latency, ready = Summary.of(outcome.latencies), server.seconds_to_ready
-    rates = ", ".join(f"{level.connections}: {level.per_second:.0f}" for level in levels)
-    row = Row(
-        what=f"the service, device {device}",
-        measured=f"open loop {latency}; answers/s by connections: {rates}; CPU"
-        f" {best(levels).query_cpu_ms:.2f} ms a query; ready in {ready:.1f} s"
-        f"{failures_text(outcome.failures)}",
-        figures={
-            "ready_seconds": ready,
-            "latency": latency,
-            "failures": outcome.failures,
-            "levels": levels,
-        },
-    )
-    return row, scores
+        with TemporaryDirectory() as folder, ExitStack() as stack:
+            servers = {}
+            for name in DEVICES:
+                config = Path(folder) / f"{name}.toml"
+                config.write_text(f'[engine]\ndevice = "{name}"\n')
+                served = self.server("--config", str(config), ready_seconds=READY_SECONDS)
+                servers[name] = server = stack.enter_context(served)
+                ready = f"{server.seconds_to_ready:.1f} s"
+                yield Row(what=f"start to ready, device {name}", measured=ready)
+                yield tolerance_row(name, served_scores(server, chosen), exact)
+            yield from self.compared(**servers)
 
 
 def served_scores(server: Server, queries: Sequence[str]) -> Scores:
@@ -132,7 +97,5 @@ def tolerance_row(device: DeviceName, served: Scores, exact: Scores) -> Row:
     )
 
 
-app = command(Gpu)
-
 if __name__ == "__main__":
-    sys.exit(run(app))
+    Gpu.command()

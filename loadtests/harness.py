@@ -6,25 +6,27 @@ servers, and writes the report after each row, because a later part may fail.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from inspect import getmodule
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_type_hints
 
 from cyclopts import App, Parameter
+from rich.markdown import Markdown
 
 from loadtests.queries import distinct, read_queries
 from loadtests.report import Report, Row
 from service.child_server import Server, running_server
-from service.command_line import open_console
+from service.command_line import open_console, run
 from service.core.bundle import manifest
 
 
-def said(text: str, how: Parameter | None = None) -> Parameter:
-    """Return what an option's help says; `how` adds how the option is read."""
-    return Parameter.combine(how, Parameter(help=text))
+def option(text: str, default: Any = MISSING) -> Any:
+    """Return a field of a scenario with its help; it is required if it has no default."""
+    return field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +36,38 @@ class Scenario:
     title: ClassVar[str]
     judged: ClassVar[bool] = False  # whether a missed goal makes the exit status 1
 
-    bundle: Annotated[Path, said("The bundle's folder; its texts are the queries.")]
-    out: Annotated[Path, said("Folder for the report, as JSON and as a table.")]
-    seed: Annotated[int, said("Draws queries and arrivals.")] = 0
+    bundle: Path = option("The bundle's folder; its texts are the queries.")
+    out: Path = option("Folder for the report, as JSON and as a table.")
+    seed: int = option("Draws queries and arrivals.", 0)
 
     def rows(self) -> Iterator[Row]:
         """Measure, and yield each row as soon as it is known."""
         raise NotImplementedError
+
+    @classmethod
+    def command(cls) -> None:
+        """Run as the command of a module: read the options, measure, report, and exit."""
+        sys.exit(run(cls.app()))
+
+    @classmethod
+    def app(cls) -> App:
+        """Return the command; its options are the scenario's fields."""
+        module = getmodule(cls)
+        app = App(
+            name=f"loadtests.{cls.__name__.lower()}",
+            help=module.__doc__ if module else "",
+            default_parameter=Parameter(consume_multiple=True, negative_iterable=()),
+        )
+
+        def measure(options: Scenario) -> int:
+            """Measure and report."""
+            return options.run()
+
+        # cyclopts would look for the names in a base class's annotations in the subclass's module.
+        cls.__init__.__annotations__ = get_type_hints(cls, include_extras=True)
+        measure.__annotations__["options"] = Annotated[cls, Parameter(name="*")]
+        app.default(measure)
+        return app
 
     def run(self) -> int:
         """Measure and report; return the exit status."""
@@ -50,7 +77,7 @@ class Scenario:
         for row in self.rows():
             report.rows.append(row)
             report.write(self.out, name)
-        report.publish(self.out, name)
+        open_console().print(Markdown(report.markdown()))
         return report.status if self.judged else 0
 
     def settings(self) -> dict[str, Any]:
@@ -63,9 +90,9 @@ class Scenario:
             if value is not None
         }
 
-    def texts(self, file: Path | None = None) -> Iterator[str]:
-        """Yield the bundle's texts, or those of a file, in random order without end."""
-        return distinct(read_queries(self.bundle, file), seed=self.seed)
+    def texts(self, file: Path | None = None, *, order: int = 0) -> Iterator[str]:
+        """Yield the bundle's texts, or those of a file, in a random order without end."""
+        return distinct(read_queries(self.bundle, file), seed=self.seed + order)
 
     def server(self, *options: str, **how: Any) -> AbstractContextManager[Server]:
         """Serve the bundle during a block; `how` are further arguments of `running_server`."""
@@ -75,19 +102,3 @@ class Scenario:
 def say(sentence: str) -> None:
     """Tell the user what is measured now."""
     open_console(stderr=True).print(sentence)
-
-
-def command(scenario: type[Scenario]) -> App:
-    """Return the command of a scenario; its options are the scenario's fields."""
-    module = getmodule(scenario)
-    app = App(name=f"loadtests.{scenario.__name__.lower()}", help=module.__doc__ if module else "")
-
-    def measure(options: Scenario) -> int:
-        """Measure and report."""
-        return options.run()
-
-    # cyclopts would look for the names in a base class's annotations in the subclass's module.
-    scenario.__init__.__annotations__ = get_type_hints(scenario, include_extras=True)
-    measure.__annotations__["options"] = Annotated[scenario, Parameter(name="*")]
-    app.default(measure)
-    return app

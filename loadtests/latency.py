@@ -6,22 +6,21 @@ be noisy. Writes latency.json and latency.md.
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Annotated
 
 from loadtests.bare_predictor import BarePredictor, recall_of_queries, recall_row
-from loadtests.clients.connection import one_by_one, predict
-from loadtests.harness import Scenario, command, said, say
+from loadtests.connection import one_by_one, predict
+from loadtests.harness import Scenario, option, say
 from loadtests.queries import read_queries, zipf
 from loadtests.report import Row
-from loadtests.resources import resident_row
+from loadtests.resources import resident_row, with_cpu_time
 from loadtests.traffic import (
     Load,
     Summary,
@@ -32,13 +31,13 @@ from loadtests.traffic import (
     warm_up,
 )
 from service.child_server import Server
-from service.command_line import run
 from service.core.bundle import manifest
 from service.core.bundle.bundle import BASE_SEGMENT
 
 PREDICT_P50_MS, PREDICT_P99_MS = 4.0, 10.0  # at the given rate, in an open loop
 OVERHEAD_MS = 1.0  # median time that the service adds to the predictor
 READY_SECONDS = 3.0
+START_SECONDS = 1_200.0  # the start verifies the checksums of many gigabytes
 BYTES_PER_KEY = 300.0
 _FP16_BYTES = 2
 _COLUMN_BYTES = 4  # of one value in V: the column number of a label
@@ -51,31 +50,34 @@ class Latency(Scenario):
 
     title = "Latency, throughput and recall"
 
-    seconds: Annotated[float, said("Length of each measurement; there are four.")] = 40.0
-    rate: Annotated[float, said("Predictions per second in the open loops.")] = 100.0
-    unseen: Annotated[
-        Path | None,
-        said(
-            "File of queries that the bundle does not contain (one per line, or LF-XMC JSON with"
-            " titles). Recall is measured on them or, without a file, on the bundle's own texts."
-        ),
-    ] = None
-    recall_queries: Annotated[int, said("Number of queries for the recall.")] = 1_000
+    seconds: float = option("Length of each measurement; there are four.", 40.0)
+    rate: float = option("Predictions per second in the open loops.", 100.0)
+    unseen: Path | None = option(
+        "File of queries that the bundle does not contain (one per line, or LF-XMC JSON "
+        "with titles). Recall is measured on them or, without a file, on the bundle's own"
+        " texts.",
+        None,
+    )
+    recall_queries: int = option("Number of queries for the recall.", 1_000)
 
     def rows(self) -> Iterator[Row]:
         """Measure the server, then the bundle."""
         bare = BarePredictor.open(self.bundle)
-        queries = self.texts()
+        queries = self.queries()
         load = Load(rate=self.rate, seconds=self.seconds, seed=self.seed)
         say("open loop, saturation, overhead ...")
-        with self.server() as server:
-            yield ready_row(server)
+        with self.server(ready_seconds=START_SECONDS) as server:
+            what, seconds = "start of the process to ready", server.seconds_to_ready
+            yield Row.bounded(what, seconds, most=READY_SECONDS, unit=" s warm")
             warm_up(server, queries, seconds=self.seconds)
             drawn = zipf(read_queries(self.bundle), seed=self.seed)
             for name, texts in (("distinct", queries), ("Zipf", drawn)):
-                outcome = measure_predictions(server, texts, load)
+                work = partial(measure_predictions, server, texts, load)
+                outcome, used = with_cpu_time(server.pid, work)
                 what = f"/predict at {self.rate:g}/s, open loop, {name} queries"
-                yield latency_row(what, outcome, p50=PREDICT_P50_MS, p99=PREDICT_P99_MS)
+                row = latency_row(what, outcome, p50=PREDICT_P50_MS, p99=PREDICT_P99_MS)
+                cpu = 1000 * used / len(outcome.late)
+                yield replace(row, measured=f"{row.measured}; {cpu:.2f} ms of CPU time a query")
             yield saturation_row(measure_saturation(server, queries, seconds=self.seconds))
             yield overhead_row(server, bare, queries, seconds=self.seconds)
             yield resident_row(server)
@@ -86,18 +88,9 @@ class Latency(Scenario):
         yield recall_row(f"recall@{recall.depth} of exact search at ef {ef}", recall)
         yield bytes_row(self.bundle)
 
-
-def ready_row(server: Server) -> Row:
-    """Return the row for the time from the start of the process to readiness."""
-    seconds = server.seconds_to_ready
-    return Row.bounded(
-        "start of the process to ready",
-        seconds,
-        most=READY_SECONDS,
-        unit=" s warm",
-        measured=f"{seconds:.2f} s",
-        figures={"seconds": seconds},
-    )
+    def queries(self) -> Iterator[str]:
+        """Return the queries of open and closed loops."""
+        return self.texts()
 
 
 def overhead_row(
@@ -110,19 +103,23 @@ def overhead_row(
     http_seconds: list[float] = []
     bare_seconds: list[float] = []
     stages = defaultdict[str, list[float]](list)  # stage in the answers' timing -> milliseconds
-    deadline, http_first = perf_counter() + seconds, True
+
+    def ask_over_http(block: Sequence[str]) -> None:
+        taken, answers = one_by_one(server.port, map(predict, block))
+        http_seconds.extend(taken)
+        for answer in answers:
+            for stage, milliseconds in answer["timing_ms"].items():
+                stages[stage].append(milliseconds)
+
+    def ask_alone(block: Sequence[str]) -> None:
+        bare_seconds.extend(map(bare.seconds, block))
+
+    deadline, sides = perf_counter() + seconds, [ask_over_http, ask_alone]
     while perf_counter() < deadline:
         block = list(islice(queries, _BLOCK_QUERIES))
-        for over_http in (http_first, not http_first):
-            if not over_http:
-                bare_seconds += [bare.seconds(query) for query in block]
-                continue
-            taken, answers = one_by_one(server.port, map(predict, block))
-            http_seconds += taken
-            for answer in answers:
-                for stage, milliseconds in answer["timing_ms"].items():
-                    stages[stage].append(milliseconds)
-        http_first = not http_first
+        for ask in sides:
+            ask(block)
+        sides.reverse()
     http, alone = Summary.of(http_seconds), Summary.of(bare_seconds)
     added = http.p50 - alone.p50
     return Row.bounded(
@@ -158,7 +155,5 @@ def bytes_row(bundle: Path) -> Row:
     )
 
 
-app = command(Latency)
-
 if __name__ == "__main__":
-    sys.exit(run(app))
+    Latency.command()

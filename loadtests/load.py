@@ -26,7 +26,6 @@ def load(
     bundle: Path,
     seconds: int = 20,
     users: int = 20,
-    user_rate: float = 5.0,
 ) -> int:
     """Start a server, load it, and stop it; return locust's exit status, 0 within the limits.
 
@@ -40,23 +39,18 @@ def load(
     seconds
         How many seconds to send requests.
     users
-        Number of simulated users.
-    user_rate
-        Requests per second of each user.
+        Number of simulated users, who send five requests per second each.
     """
-    console = open_console()
     options = ["--users", str(users), "--spawn-rate", str(users), "--run-time", f"{seconds}s"]
-    options += ["--bundle", str(bundle), "--user-rate", str(user_rate), *locust]
     try:
         with running_server(bundle, options=["--no-access-log"]) as server:
+            options += ["--bundle", str(bundle), *locust]
             status = run_locust(server.url, options, timeout=seconds + _GRACE_SECONDS)
     except (ServerFailed, subprocess.TimeoutExpired) as error:
-        console.print(f"FAILED: {error}", soft_wrap=True)
+        open_console().print(f"FAILED: {error}", soft_wrap=True)
         return 2
-    if status == 0:
-        console.print("PASSED: within all limits")
-    else:
-        console.print(f"FAILED: locust ended with status {status}; its log says why")
+    failed = f"FAILED: locust ended with status {status}; its log says why"
+    open_console().print(failed if status else "PASSED: within all limits")
     return status
 
 

@@ -11,7 +11,7 @@ arguments. If one is exceeded, it exits with status 1.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -24,31 +24,25 @@ from locust.env import Environment
 
 from loadtests.queries import read_queries, zipf
 
-_HEADERS = {"Content-Type": "application/json"}
+OPTIONS = {  # name -> default and help
+    "bundle": ("", "bundle whose instance and label texts are the queries"),
+    "insert-weight": (5, "posted labels among 100 requests; the others are predictions"),
+    "user-rate": (5.0, "requests a second of each user, besides the time of the answers"),
+    "api-key": ("", "sent as Authorization: Bearer KEY"),
+    "max-error-rate": (0.0, "limit on the share of failed requests"),
+    "max-p50": (20, "limit on the median of /predict, milliseconds"),
+    "max-p99": (150, "limit on the p99 of /predict, milliseconds"),
+}
 
 log = logging.getLogger("keymatch.load")
 
 
 @events.init_command_line_parser.add_listener
 def add_arguments(parser: LocustArgumentParser) -> None:
-    """Add the arguments of this load; each can also be an environment variable LOCUST_NAME."""
-    group = parser.add_argument_group("keymatch", "Queries, mix and limits")
-    for name, default, text in (
-        ("bundle", "", "bundle whose instance and label texts are the queries"),
-        ("insert-weight", 5, "posted labels among 100 requests; the others are predictions"),
-        ("user-rate", 5.0, "requests a second of each user, besides the time of the answers"),
-        ("api-key", "", "sent as Authorization: Bearer KEY"),
-        ("max-error-rate", 0.0, "limit on the share of failed requests"),
-        ("max-p50", 20, "limit on the median of /predict, milliseconds"),
-        ("max-p99", 150, "limit on the p99 of /predict, milliseconds"),
-    ):
-        group.add_argument(
-            f"--{name}",
-            type=type(default),
-            default=default,
-            env_var="LOCUST_" + name.upper().replace("-", "_"),
-            help=f"{text} (default {default!r}).",
-        )
+    """Add the arguments of this load."""
+    for name, (default, text) in OPTIONS.items():
+        help_text = f"{text} (default {default!r})."
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=help_text)
 
 
 class Searcher(FastHttpUser):
@@ -62,57 +56,44 @@ class Searcher(FastHttpUser):
         """Return an exponential wait; with equal waits all users would send at the same moments."""
         return self.waits.expovariate(self.environment.parsed_options.user_rate)
 
-    def on_start(self) -> None:
-        """Prepare the headers, with the API key if there is one."""
-        key = self.environment.parsed_options.api_key
-        self.headers = {**_HEADERS, **({"Authorization": f"Bearer {key}"} if key else {})}
-
     @task
     def predict(self) -> None:
         """Send one query; its keywords must be in descending order of score."""
         query = next(self.queries)
-        answer = self._post("/predict", {"queries": [query]}, check_keywords)
-        if answer is not None and answer["results"][0]["query"] != query:
-            raise AssertionError("the answer is for another query than the one sent")
+
+        def mistake(answer: Any) -> str:
+            result, *others = answer["results"]
+            scores = [keyword["score"] for keyword in result["keywords"]]
+            if others or result["query"] != query:
+                return "the answer is for another query than the one sent"
+            if not scores or not all(keyword["text"] for keyword in result["keywords"]):
+                return "no keywords, or a keyword without text"
+            return "" if scores == sorted(scores, reverse=True) else "the scores do not descend"
+
+        self._post("/predict", {"queries": [query]}, mistake)
 
     @task
     def insert(self) -> None:
         """Post a new label with one query; the answer must name the label and a version."""
         text = f"{next(self.queries)} {next(self.labels)}"
-        body = {"labels": [{"id": f"load-{text}", "text": text, "queries": [next(self.queries)]}]}
-        self._post("/labels", body, check_labels)
+        label = {"id": f"load-{text}", "text": text, "queries": [next(self.queries)]}
 
-    def _post(self, path: str, body: Any, check: Any) -> Any:
-        with self.client.post(
-            path, data=orjson.dumps(body), headers=self.headers, catch_response=True
-        ) as response:
+        def mistake(answer: Any) -> str:
+            named = answer["version"] >= 1 and len(answer["labels"]) == 1
+            return "" if named else "expected a version and one label"
+
+        self._post("/labels", {"labels": [label]}, mistake)
+
+    def _post(self, path: str, body: Any, mistake: Callable[[Any], str]) -> None:
+        """Post a body; the request fails if `mistake` names what is wrong with the answer."""
+        key, data = self.environment.parsed_options.api_key, orjson.dumps(body)
+        headers = {"Content-Type": "application/json"}
+        headers |= {"Authorization": f"Bearer {key}"} if key else {}
+        with self.client.post(path, data=data, headers=headers, catch_response=True) as response:
             if response.status_code != 200:
                 response.failure(f"status {response.status_code}")
-                return None
-            answer = orjson.loads(response.content)
-            mistake = check(answer)
-            if mistake:
-                response.failure(mistake)
-                return None
-            return answer
-
-
-def check_keywords(answer: Any) -> str | None:
-    """Return what is wrong with an answer of /predict to one query, or None."""
-    if len(answer["results"]) != 1:
-        return "expected one result for one query"
-    keywords = answer["results"][0]["keywords"]
-    scores = [keyword["score"] for keyword in keywords]
-    if not keywords or any(not keyword["text"] for keyword in keywords):
-        return "no keywords, or a keyword without text"
-    return None if scores == sorted(scores, reverse=True) else "the scores do not descend"
-
-
-def check_labels(answer: Any) -> str | None:
-    """Return what is wrong with an answer of /labels to one label, or None."""
-    if answer["version"] < 1 or len(answer["labels"]) != 1:
-        return "expected a version and one label"
-    return None
+            elif wrong := mistake(orjson.loads(response.content)):
+                response.failure(wrong)
 
 
 @events.init.add_listener

@@ -7,17 +7,14 @@ The client runs on the server's cores. Writes overload.json and overload.md.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Annotated
 
 import numpy as np
 
-from loadtests.clients.flood import BROKEN, LEFT, UNANSWERED, Fate, Flood, flood
-from loadtests.clients.open_loop import poisson_starts
-from loadtests.harness import Scenario, command, said, say
+from loadtests.harness import Scenario, option, say
+from loadtests.loops import ANSWERED, LEFT, NAMES, REFUSED, Fate, Plan, Stream, poisson_starts, send
 from loadtests.report import Row
 from loadtests.resources import with_cpu_time
 from loadtests.traffic import (
@@ -30,7 +27,6 @@ from loadtests.traffic import (
     saturation_row,
 )
 from service.child_server import Server
-from service.command_line import run
 
 GOODPUT = 0.85  # share of the saturation that is still answered
 REFUSED_MS = 20.0  # median time of a refusal
@@ -38,8 +34,6 @@ READY_MS = 100.0  # slowest answer of /health/ready
 RECOVERY_SECONDS = 2.0
 RECOVERY_SHARE = 0.4  # share of the saturation, offered after the overload
 USEFUL_SECONDS = 0.05  # a later answer is of no use to the client
-_NAMES = {UNANSWERED: "unanswered", BROKEN: "broken", LEFT: "left", 200: "200", 429: "429"}
-_EXPECTED = {LEFT, 200, 429}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,16 +62,15 @@ class Overload(Scenario):
 
     title = "Overload"
 
-    seconds: Annotated[float, said("Seconds of each overload by single queries.")] = 60.0
-    variant_seconds: Annotated[float, said("Seconds of each other overload.")] = 20.0
-    saturation_seconds: Annotated[
-        float, said("Seconds in which saturation is measured, for each size of requests.")
-    ] = 12.0
-    recovery_seconds: Annotated[
-        float,
-        said("Seconds of lower load after each overload, which the server can answer."),
-    ] = 5.0
-    factors: Annotated[tuple[float, ...], said("Multiples of the saturation to offer.")] = (4, 10)
+    seconds: float = option("Seconds of each overload by single queries.", 60.0)
+    variant_seconds: float = option("Seconds of each other overload.", 20.0)
+    saturation_seconds: float = option(
+        "Seconds in which saturation is measured, for each size of requests.", 12.0
+    )
+    recovery_seconds: float = option(
+        "Seconds of lower load after each overload, which the server can answer.", 5.0
+    )
+    factors: tuple[float, ...] = option("Multiples of the saturation to offer.", (4, 10))
 
     def rows(self) -> Iterator[Row]:
         """Measure the saturation of each size of requests, and each multiple of it."""
@@ -97,32 +90,23 @@ class Overload(Scenario):
                     yield saturation_row(levels, what=what, goal=None)
                 for factor in self.factors:
                     say(f"{factor:g}x, {variant.name} ...")
-                    measured = self._overload(server, texts, variant, saturation[queries], factor)
-                    yield from overload_rows(
-                        variant, factor, measured, saturation=saturation[queries]
-                    )
+                    run = self._overload(server, texts, variant, saturation[queries], factor)
+                    yield from overload_rows(variant, factor, run, saturation=saturation[queries])
 
     def _overload(
-        self,
-        server: Server,
-        texts: Iterator[str],
-        variant: Variant,
-        saturation: float,
-        factor: float,
+        self, server: Server, texts: Iterator[str], variant: Variant, most: float, factor: float
     ) -> Overloaded:
-        """Offer `factor` times the saturation (requests per second), then less than half of it."""
+        """Offer `factor` times the most requests per second, then less than half of them."""
         seconds = self.seconds if variant is SINGLE else self.variant_seconds
-        rate = factor * saturation
+        rate = factor * most
         during = _starts(rate, seconds, self.seed)
-        after = seconds + _starts(RECOVERY_SHARE * saturation, self.recovery_seconds, self.seed + 1)
-        plan = Flood(
-            requests=requests_of(texts, queries=variant.queries, count=len(during) + len(after)),
-            starts=np.concatenate([during, after]),
-            idle=variant.idle,
-            leaving=variant.leaving,
-        )
+        after = seconds + _starts(RECOVERY_SHARE * most, self.recovery_seconds, self.seed + 1)
+        starts = np.concatenate([during, after])
+        requests = requests_of(texts, queries=variant.queries, count=len(starts))
+        stream = Stream(requests=requests, starts=starts)
+        plan = Plan(streams=[stream], idle=variant.idle, leaving=variant.leaving, coarse=True)
         with probing(server) as health:
-            fate, cpu = with_cpu_time(server.pid, lambda: flood(server.port, plan))
+            fate, cpu = with_cpu_time(server.pid, lambda: send(server.port, plan))
         return Overloaded(rate=rate, seconds=seconds, fate=fate, health=health, server_cpu=cpu)
 
 
@@ -155,19 +139,15 @@ class Overloaded:
 
 def _starts(rate: float, seconds: float, seed: int) -> np.ndarray:
     starts = poisson_starts(rate=rate, seconds=seconds, seed=seed)
-    return np.minimum(np.array(starts), np.nextafter(seconds, 0))
+    return np.minimum(starts, np.nextafter(seconds, 0))
 
 
 def overload_rows(
     variant: Variant, factor: float, run: Overloaded, *, saturation: float
 ) -> Iterator[Row]:
     """Yield the rows of one run: answers, refusals, health and recovery, CPU time."""
-    what, fate, health, recovery = (
-        f"{factor:g}x saturation, {variant.name}",
-        run.fate,
-        run.health,
-        run.recovery,
-    )
+    what = f"{factor:g}x saturation, {variant.name}"
+    fate, health, recovery = run.fate, run.health, run.recovery
     answered, refused = Summary.of(run.latencies(200)), Summary.of(run.latencies(429))
     probes = Summary.of(health.seconds)
     per_second = answered.count / run.seconds
@@ -180,12 +160,12 @@ def overload_rows(
         figures={"per_second": per_second, "share": share, **asdict(answered)},
     )
     statuses = Counter(fate.status.tolist())
-    counts = {_NAMES.get(status, str(status)): count for status, count in sorted(statuses.items())}
+    counts = {NAMES.get(status, str(status)): count for status, count in sorted(statuses.items())}
     yield Row(
         what=f"{what}: refused",
         goal=f"429 with a median of <= {REFUSED_MS:g} ms, nothing else",
         measured=f"{refused}; {counts}",
-        met=refused.p50 <= REFUSED_MS and statuses.keys() <= _EXPECTED,
+        met=refused.p50 <= REFUSED_MS and statuses.keys() <= {LEFT, ANSWERED, REFUSED},
         figures={**asdict(refused), "statuses": counts, "idle_connections_lost": fate.idle_lost},
     )
     back = "never" if recovery is None else f"after {recovery:.1f} s"
@@ -207,7 +187,5 @@ def overload_rows(
     )
 
 
-app = command(Overload)
-
 if __name__ == "__main__":
-    sys.exit(run(app))
+    Overload.command()

@@ -15,11 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from rich.table import Table
 
-from service.command_line import open_console
-
-_HEADINGS = ("what", "goal", "measured", "")
 _VERDICTS = {True: "met", False: "NOT MET", None: "-"}
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "avx_vnni")
 _LIBRARIES = (
@@ -47,23 +43,21 @@ class Row:
         least: float | None = None,
         most: float | None = None,
         unit: str = "",
-        measured: str,
+        measured: str = "",
         sound: bool = True,
-        figures: dict[str, Any],
+        figures: dict[str, Any] | None = None,
     ) -> Row:
         """Return a row whose goal is a bound of a figure, `least` or `most`, and that it is sound.
 
         Without a bound, the row is not judged.
         """
+        measured = measured or f"{value:.2f}{unit}"
+        figures = {"value": value} if figures is None else figures
         if least is None and most is None:
             return cls(what=what, measured=measured, figures=figures)
-        goal = f">= {least:g}{unit}" if most is None else f"<= {most:g}{unit}"
-        met = sound and (value >= least if least is not None else value <= (most or 0.0))
+        goal = f"<= {most:g}{unit}" if least is None else f">= {least:g}{unit}"
+        met = sound and (least is None or value >= least) and (most is None or value <= most)
         return cls(what=what, goal=goal, measured=measured, met=met, figures=figures)
-
-    def cells(self) -> tuple[str, str, str, str]:
-        """Return the row as text, one cell per heading of the table."""
-        return self.what, self.goal, self.measured, _VERDICTS[self.met]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +74,6 @@ class Report:
         """The exit status: 1 if a goal is missed."""
         return int(any(row.met is False for row in self.rows))
 
-    def publish(self, folder: Path, name: str) -> None:
-        """Write NAME.json and NAME.md, and print the table."""
-        self.write(folder, name)
-        open_console().print(self.table())
-
     def write(self, folder: Path, name: str) -> None:
         """Write NAME.json and NAME.md into `folder`, which is created if it is missing."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -94,20 +83,14 @@ class Report:
 
     def markdown(self) -> str:
         """Return the table, followed by settings and environment."""
-        lines = [f"# {self.title}", "", f"| {' | '.join(_HEADINGS)} |", "|---|---|---|---|"]
-        lines += [f"| {' | '.join(row.cells())} |" for row in self.rows]
-        lines += ["", *_listed("Settings", self.settings)]
-        lines += ["", *_listed("Environment", self.environment), ""]
-        return "\n".join(lines)
-
-    def table(self) -> Table:
-        """Return the same table for a terminal."""
-        table = Table(title=self.title, show_lines=True)
-        for heading in _HEADINGS:
-            table.add_column(heading)
+        lines = [f"# {self.title}", "", "| what | goal | measured | |", "|---|---|---|---|"]
         for row in self.rows:
-            table.add_row(*row.cells())
-        return table
+            cells = (row.what, row.goal, row.measured, _VERDICTS[row.met])
+            lines.append(f"| {' | '.join(cells)} |")
+        for heading, facts in (("Settings", self.settings), ("Environment", self.environment)):
+            listed = [f"- {name}: {value}" for name, value in facts.items()]
+            lines += ["", f"{heading}:", "", *listed]
+        return "\n".join([*lines, ""])
 
 
 def failures_text(failures: dict[str, int]) -> str:
@@ -115,14 +98,18 @@ def failures_text(failures: dict[str, int]) -> str:
     return f"; FAILED: {failures}" if failures else ""
 
 
-def _listed(heading: str, facts: dict[str, Any]) -> list[str]:
-    return [f"{heading}:", "", *(f"- {name}: {value}" for name, value in facts.items())]
-
-
 def environment() -> dict[str, Any]:
     """Return processor, memory, kernel, library versions and load average, for a report."""
-    processor = _processor()
+    processor: dict[str, str] = {}
+    with suppress(OSError):
+        first = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0]
+        pairs = (line.partition(":") for line in first.splitlines())
+        processor = {name.strip(): value.strip() for name, _, value in pairs}
     flags = set(processor.get("flags", "").split())
+    libraries = {}
+    for name in _LIBRARIES:
+        with suppress(PackageNotFoundError):  # it is not installed
+            libraries[name] = version(name)
     return {
         "cores": len(os.sched_getaffinity(0)),
         "processor": processor.get("model name", platform.machine()),
@@ -130,24 +117,6 @@ def environment() -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": platform.release().split("-")[0],
         "python": platform.python_version(),
-        "libraries": _versions(),
+        "libraries": libraries,
         "load_average": list(os.getloadavg()),
     }
-
-
-def _versions() -> dict[str, str]:
-    """Return the version of each library that is installed."""
-    versions = {}
-    for name in _LIBRARIES:
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    return versions
-
-
-def _processor() -> dict[str, str]:
-    path = Path("/proc/cpuinfo")
-    if not path.exists():
-        return {}
-    first = path.read_text().split("\n\n", 1)[0]
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import clock_gettime
 from typing import Any, TypeVar
 
-from loadtests.clients.connection import Connection, get, require
+from loadtests.connection import Connection, get, require
 from loadtests.report import Row
 from service.child_server import Server
 
@@ -86,7 +86,8 @@ def _seconds(processes: Iterable[int]) -> float:
     seconds = 0.0
     for process in processes:
         with suppress(OSError):  # the process has just ended
-            seconds += clock_gettime(_process_clock(process))
+            # The clock of a process's CPU time, as clock_getcpuclockid(3) numbers it.
+            seconds += clock_gettime((~process << 3) | 2)
     return seconds
 
 
@@ -95,11 +96,6 @@ def _is_rays_own(pid: int) -> bool:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
         return any(part in command for part in RAYS_OWN)
     return False
-
-
-def _process_clock(pid: int) -> int:
-    """Return the clock of a process's CPU time, as clock_getcpuclockid(3) numbers it."""
-    return (~pid << 3) | 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,14 +114,22 @@ class Resident:
 def resident(pid: int) -> Resident:
     """Read the memory of a running process from /proc (Linux only)."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
+    kilobytes = {
+        name: int(size.split()[0])
+        for name, _, size in (line.partition(":") for line in lines if line.startswith("Rss"))
+    }
+    anonymous, file, shared = (kilobytes[f"Rss{kind}"] for kind in ("Anon", "File", "Shmem"))
+    return Resident(private=anonymous / 1000, shared=(file + shared) / 1000)
 
-    def megabytes(name: str) -> float:
-        return int(fields[name].split()[0]) / 1000
 
-    return Resident(
-        private=megabytes("RssAnon"), shared=megabytes("RssFile") + megabytes("RssShmem")
-    )
+def resident_of(processes: Iterable[int]) -> Resident:
+    """Return the memory of several processes; shared pages of files count once."""
+    private, shared = 0.0, 0.0
+    for process in processes:
+        with suppress(OSError, KeyError):  # the process has just ended
+            memory = resident(process)
+            private, shared = private + memory.private, max(shared, memory.shared)
+    return Resident(private=private, shared=shared)
 
 
 def metrics_of(port: int) -> str:

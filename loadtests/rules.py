@@ -8,20 +8,16 @@ rules.json and rules.md.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle, islice
-from statistics import median
-from time import process_time
-from typing import Annotated
 
 import numpy as np
 
-from loadtests.bare_predictor import BarePredictor
-from loadtests.harness import Scenario, command, said
+from loadtests.bare_predictor import BarePredictor, cpu_times
+from loadtests.harness import Scenario, option
 from loadtests.report import Row
-from service.command_line import run
 from service.core import times as moments
 from service.core.bundle.label_details import Details
 from service.core.changes import PutInstance
@@ -46,10 +42,10 @@ class Rules(Scenario):
     title = "Rules"
     judged = True
 
-    queries: Annotated[int, said("Number of queries.")] = 300
-    rules: Annotated[int, said("Number of rules, each with its own condition.")] = 10_000
-    labels: Annotated[int, said("Number of labels with dates and a boost.")] = 100_000
-    clicks: Annotated[int, said("Number of clicks, each of its own query.")] = 10_000
+    queries: int = option("Number of queries.", 300)
+    rules: int = option("Number of rules, each with its own condition.", 10_000)
+    labels: int = option("Number of labels with dates and a boost.", 100_000)
+    clicks: int = option("Number of clicks, each of its own query.", 10_000)
 
     def rows(self) -> Iterator[Row]:
         """Measure all views in turn, then yield a row for each."""
@@ -68,7 +64,29 @@ class Rules(Scenario):
             "clicks": _clicked(plain, self.clicks, at=None),
             "clicks with times": _clicked(plain, self.clicks, at=moments.now() - 10 * _DAY),
         }
-        yield from _report(_times(bare, views, asked))
+        active = {
+            name: partial(_active, KnowledgeMemory(plain.bundle, half_life=_HALF_LIFE), view)
+            for name, view in views.items()
+        }
+        times = cpu_times(bare, active, asked, rounds=_ROUNDS)
+        means = {name: 1000 * of_view.mean(axis=1) for name, of_view in times.items()}  # [rounds]
+        for name, of_view in means.items():
+            other = means["clicks" if name == "clicks with times" else "without"]
+            share = float(np.median(of_view / other)) - 1
+            bounded = name not in ("without", "a rule acts", "clicks")
+            yield Row.bounded(
+                name,
+                share,
+                most=MOST_SHARE if bounded else None,
+                unit=" more",
+                measured=f"{np.median(of_view):.3f} ms per query, {share:+.1%}",
+                figures={"ms": float(np.median(of_view)), "share": share},
+            )
+
+
+def _active(memory: KnowledgeMemory, view: View) -> View:
+    """Return what a query sees of a view now: dates and decay change with the time."""
+    return memory.active(view, moments.now())
 
 
 def _rules(view: View, conditions: Sequence[str]) -> Iterator[Rule]:
@@ -122,51 +140,5 @@ def _clicked(view: View, count: int, *, at: int | None) -> View:
     return KnowledgeMemory(bundle).apply(tuple(changes))
 
 
-def _times(
-    bare: BarePredictor, views: Mapping[str, View], asked: Sequence[str]
-) -> dict[str, list[float]]:
-    """Return the CPU time per query of each view and round, in milliseconds.
-
-    Each query is answered from all views, one after the other, in an order that changes.
-    """
-    times: dict[str, list[float]] = {name: [] for name in views}
-    active = {
-        name: KnowledgeMemory(view.bundle, half_life=_HALF_LIFE) for name, view in views.items()
-    }
-    for number in range(_ROUNDS + 1):
-        totals = dict.fromkeys(views, 0.0)
-        for place, text in enumerate(asked):
-            for name in _rotated(list(views), place + number):
-                start = process_time()
-                view = active[name].active(views[name], moments.now())
-                bare.predictor.predict(view, [text], bare.options)
-                totals[name] += process_time() - start
-        for name, total in totals.items():
-            if number:  # the first round warms up
-                times[name].append(1000 * total / len(asked))
-    return times
-
-
-def _rotated(names: list[str], places: int) -> list[str]:
-    first = places % len(names)
-    return names[first:] + names[:first]
-
-
-def _report(times: Mapping[str, Sequence[float]]) -> Iterator[Row]:
-    for name, of_view in times.items():
-        plain = times["clicks" if name == "clicks with times" else "without"]
-        share = median(one / other for one, other in zip(of_view, plain, strict=True)) - 1
-        bounded = name not in ("without", "a rule acts", "clicks")
-        yield Row(
-            what=name,
-            goal=f"<= {MOST_SHARE:.0%} more" if bounded else "-",
-            measured=f"{median(of_view):.3f} ms per query, {share:+.1%}",
-            met=not bounded or share <= MOST_SHARE,
-            figures={"ms": median(of_view), "share": share},
-        )
-
-
-app = command(Rules)
-
 if __name__ == "__main__":
-    sys.exit(run(app))
+    Rules.command()

@@ -1,42 +1,32 @@
 """`python -m loadtests.scale`: latency, memory, start and build time by number of keys and library.
 
-Keys are recombined texts of a bundle: the first half of one text's words and the second half of
-another's. The bundles of all sizes are kept in OUT/bundles, so an interrupted run continues. Writes
-scale.json and scale.md.
-
-A search is also measured without the service: its CPU time with the shortest queue that reaches
-the recall goal. `bytes_per_key` in scale.json has the size of each of a bundle's folders and files.
+The bundles of all sizes are kept in OUT/bundles, so an interrupted run continues. A search is also
+measured without the service: its CPU time with the shortest queue that reaches the recall goal.
+Writes scale.json and scale.md.
 
 Shapes: S texts of the bundle, n texts drawn, d dimensions.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import cycle, product
+from itertools import product
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time, thread_time
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from export.bundle.encode import encode_resumably
-from loadtests.bare_predictor import BarePredictor, Recall, recall_of_queries
-from loadtests.harness import Scenario, command, said, say
-from loadtests.report import Row, failures_text
-from loadtests.resources import process_tree, resident, with_cpu_time
-from loadtests.traffic import Load, Summary, measure_predictions, warm_up
-from service.child_server import running_server
-from service.command_line import run
+from loadtests.harness import option, say
+from loadtests.latency import Latency
+from loadtests.report import Row
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.bundle.content import BundleContent, write_bundle
 from service.core.encoding.encoder import OnnxEncoder, encode
@@ -45,69 +35,80 @@ from service.core.files.atomic import write_file
 from service.core.index.choose_ef import smallest_ef
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.types import Halves, Role
-from training.commands.options import MANY
 
-QUERIES = 2_000
-READY_SECONDS = 1_200.0  # the start verifies checksums of many gigabytes
+QUERIES, SEARCHES = 20_000, 2_000  # without repetition, so that none is cached; of them searched
 INSTANCE_SHARE = 5  # one key in five is an instance, as on moby
 VOTES_PER_INSTANCE = 10
 NOISE = 0.5  # the noise's length; the two real vectors have length 1
 _ROWS_AT_ONCE = 65_536
-TIMES = ("vector_seconds", "index_seconds", "index_cpu_seconds")  # as a record holds them
 
-Vectors = Literal["encoded", "drawn", "own"]
+Vectors = Literal["drawn", "own"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale(Scenario):
-    """Bundles of several sizes and libraries, built from a bundle's texts, encoder and settings."""
+class Scale(Latency):
+    """Bundles of several sizes and libraries, built from a bundle's texts, encoder and settings.
+
+    Each is measured as by `loadtests.latency`, with queries that it does not contain.
+    """
 
     title = "Growth with the number of keys"
 
-    sizes: Annotated[tuple[int, ...], said("Numbers of keys.", MANY)] = (
-        130_000,
-        1_000_000,
-        5_000_000,
+    sizes: tuple[int, ...] = option("Numbers of keys.", (130_000, 1_000_000, 5_000_000))
+    libraries: tuple[str, ...] = option(
+        "Index libraries, as of `export bundle --library`. Default: the bundle's.", ()
     )
-    libraries: Annotated[
-        tuple[str, ...],
-        said("Index libraries, as of `export bundle --library`. Default: the bundle's.", MANY),
-    ] = ()
-    vectors: Annotated[
-        Vectors,
-        said(
-            "encoded: by the encoder, which takes most of the time. drawn: the sum of two real"
-            " texts' vectors and noise; this measures the index in minutes. own: the bundle's own"
-            " texts and keys; sizes are at most its number of keys."
-        ),
-    ] = "encoded"
-    rate: Annotated[float, said("Queries per second in the open loop.")] = 40.0
-    seconds: Annotated[float, said("Length of each open loop.")] = 20.0
-    recall_queries: Annotated[
-        int, said("Queries whose recall is measured against an exact scan.")
-    ] = 200
+    vectors: Vectors = option(
+        "drawn: the sum of two real texts' vectors and noise. own: the bundle's own texts and keys;"
+        " sizes are at most its number of keys.",
+        "drawn",
+    )
+    rate: float = option("Predictions per second in the open loops.", 40.0)
+    seconds: float = option("Length of each measurement; there are four for each bundle.", 20.0)
+    recall_queries: int = option("Queries whose recall is measured against an exact scan.", 200)
 
     def rows(self) -> Iterator[Row]:
         """Build and measure each bundle."""
-        sizes = sorted(check_keys(size) for size in self.sizes)
         source = open_bundle(self.bundle)
-        texts = source_texts(source)
-        if self.vectors == "own" and sizes[-1] > len(texts):
-            raise InvalidInput(f"the bundle has only {len(texts)} keys", field="sizes")
+        texts, least = source_texts(source), 2 * INSTANCE_SHARE
+        if min(self.sizes) < least or (self.vectors == "own" and max(self.sizes) > len(texts)):
+            most = f", and at most {len(texts)}" if self.vectors == "own" else ""
+            raise InvalidInput(f"sizes must be at least {least}{most}", field="sizes")
         queries = Pairs.drawn(QUERIES, sources=len(texts), seed=self.seed + 1).texts(texts)
-        load = Load(rate=self.rate, seconds=self.seconds, seed=self.seed)
-        libraries = self.libraries or [source.manifest.index.library]
-        for keys, library in product(sizes, libraries):
+        unseen = self.out / "bundles" / "queries.txt"
+        unseen.parent.mkdir(parents=True, exist_ok=True)
+        unseen.write_text("\n".join(queries))
+        for keys, library in product(
+            sorted(self.sizes), self.libraries or [source.manifest.index.library]
+        ):
             say(f"{keys:,} keys, {library} ...")
+            folder, vectors = unseen.parent, self.vectors
             built = build(
-                source,
-                self.out / "bundles",
-                keys=keys,
-                vectors=self.vectors,
-                library=library,
-                seed=self.seed,
+                source, folder, keys=keys, vectors=vectors, library=library, seed=self.seed
             )
-            yield measure(built, queries, load, recall_queries=self.recall_queries)
+            # Use a separate thread: faiss sets its threads for the thread that searches, and this
+            # thread builds the next bundle on all cores.
+            with ThreadPoolExecutor(1) as thread:
+                size = replace(self, bundle=built.folder, unseen=unseen)
+                for row in thread.submit(size.rows_of_size, built, queries).result():
+                    yield replace(row, what=f"{keys:,} keys, {library}: {row.what}")
+
+    def queries(self) -> Iterator[str]:
+        """Return queries that the bundle does not contain."""
+        return self.texts(self.unseen)
+
+    def rows_of_size(self, built: Built, queries: Sequence[str]) -> list[Row]:
+        """Measure one bundle: its build, a search alone, bytes, and the service."""
+        search, sizes = measure_search(built.folder, queries[:SEARCHES]), bytes_per_key(built)
+        cpu = f"{built.seconds:.0f} s, {built.cpu_seconds:.0f} s of CPU time"
+        alone = f"ef {search.ef}, recall {search.recall:.4f}, {search.cpu_ms:.2f} ms of CPU time"
+        in_words = ", ".join(f"{name} {size:.0f}" for name, size in sizes.items())
+        return [
+            Row(what="built in", measured=cpu, figures={"keys": built.keys}),
+            Row(what="search alone", measured=alone, figures={"search": search}),
+            Row(what="bytes a key", measured=in_words, figures=sizes),
+            *super().rows(),
+        ]
 
 
 # Texts, vectors and bundles -------------------------------------------------------------------
@@ -159,17 +160,13 @@ def source_texts(source: Bundle) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """A bundle, its number of keys, and the seconds for its vectors and for the rest of it.
-
-    `index_cpu_seconds` is the CPU time of `index_seconds`, on all cores.
-    """
+    """A bundle, its number of keys, and the time it took; CPU time is that of all cores."""
 
     keys: int
     library: str
     folder: Path
-    vector_seconds: float
-    index_seconds: float
-    index_cpu_seconds: float
+    seconds: float
+    cpu_seconds: float
 
 
 def build(
@@ -180,40 +177,22 @@ def build(
     record = target.with_name(f"{target.name}.json")
     if not (target.exists() and record.exists()):
         sources = source_texts(source)
-        start = perf_counter()
+        start, cpu = perf_counter(), process_time()
         if vectors == "own":
             drawn = np.sort(np.random.default_rng(seed).permutation(len(sources))[:keys])
             texts, rows = [sources[row] for row in drawn.tolist()], source.keys[drawn]
         else:
-            texts, rows = _recombined_keys(source, sources, folder, keys, vectors, seed)
-        written_at, cpu = perf_counter(), process_time()
+            pairs = Pairs.drawn(keys, sources=len(sources), seed=seed)
+            texts, rows = pairs.texts(sources), pairs.vectors(source.keys[:], seed=seed)
         shutil.rmtree(target, ignore_errors=True)  # left by an unfinished run
         new = content(source, texts, rows, seed)
         new = replace(new, index=replace(new.index, library=library), parts=None)
-        write_bundle(new, target, progress=_ignore)
-        seconds = [written_at - start, perf_counter() - written_at, process_time() - cpu]
-        write_file(record, orjson.dumps(seconds))
-    times = dict(zip(TIMES, orjson.loads(record.read_bytes()), strict=True))
-    return Built(keys=keys, library=library, folder=target, **times)
-
-
-def _recombined_keys(
-    source: Bundle, sources: Sequence[str], folder: Path, keys: int, vectors: Vectors, seed: int
-) -> tuple[list[str], Halves]:
-    """Return `keys` recombined texts, and their vectors [n, d]."""
-    pairs = Pairs.drawn(keys, sources=len(sources), seed=seed)
-    texts = pairs.texts(sources)
-    if vectors == "drawn":
-        return texts, pairs.vectors(source.keys[:], seed=seed)
-    encoder = OnnxEncoder(source.folder, source.manifest.encoder)
-    # Kept for the other libraries; an interrupted run resumes from here.
-    work = folder / f".{keys}-{vectors}-{seed}"
-    work.mkdir(parents=True, exist_ok=True)
-    threads = os.cpu_count() or 1
-    rows = encode_resumably(
-        encoder, texts, role=Role.LABEL, work=work, threads=threads, progress=_ignore
+        write_bundle(new, target, progress=lambda done: None)
+        write_file(record, orjson.dumps([perf_counter() - start, process_time() - cpu]))
+    seconds, cpu_seconds = orjson.loads(record.read_bytes())
+    return Built(
+        keys=keys, library=library, folder=target, seconds=seconds, cpu_seconds=cpu_seconds
     )
-    return texts, rows
 
 
 def content(source: Bundle, texts: Sequence[str], vectors: Halves, seed: int) -> BundleContent:
@@ -234,18 +213,6 @@ def content(source: Bundle, texts: Sequence[str], vectors: Halves, seed: int) ->
         label_texts=texts[instances:],
         metrics={},
     )
-
-
-def check_keys(keys: int) -> int:
-    """Return the number of keys; raises `InvalidInput` if it is too small for both kinds."""
-    least = 2 * INSTANCE_SHARE
-    if keys < least:
-        raise InvalidInput(f"sizes must be at least {least}, not {keys}", field="sizes")
-    return keys
-
-
-def _ignore(done: int) -> None:
-    """Ignore the progress of a build."""
 
 
 # Figures --------------------------------------------------------------------------------------
@@ -294,59 +261,11 @@ def measure_search(folder: Path, queries: Sequence[str]) -> Search:
 def bytes_per_key(built: Built) -> dict[str, float]:
     """Return the bytes of each folder and file of a bundle, by its number of keys."""
     files = open_bundle(built.folder, verify=False).manifest.files
-    parts: dict[str, float] = defaultdict(float)
+    parts: Counter[str] = Counter()
     for name, facts in files.items():
-        parts[name.split("/")[0]] += facts.bytes / built.keys
-    return dict(parts)
+        parts[name.split("/")[0]] += facts.bytes
+    return {name: size / built.keys for name, size in parts.items()}
 
-
-def measure(built: Built, queries: Sequence[str], load: Load, *, recall_queries: int) -> Row:
-    """Serve a bundle and send queries that it does not contain; return the row of its figures."""
-    # Use a separate thread: faiss sets its threads for the thread that searches, and this thread
-    # builds the next bundle on all cores.
-    with ThreadPoolExecutor(1) as thread:
-        recall = thread.submit(_recall, built.folder, queries[:recall_queries]).result()
-        search = thread.submit(measure_search, built.folder, queries).result()
-    options = ["--no-access-log"]
-    with running_server(built.folder, options=options, ready_seconds=READY_SECONDS) as server:
-        asked = cycle(queries)
-        warm_up(server, asked, seconds=load.seconds)
-        outcome, used = with_cpu_time(server.pid, lambda: measure_predictions(server, asked, load))
-        resident_mb = sum(resident(pid).total for pid in process_tree(server.pid))
-    latency, cpu_ms = Summary.of(outcome.latencies), 1000 * used / len(outcome.late)
-    sizes = bytes_per_key(built)
-    return Row(
-        what=f"{built.keys:,} keys, {built.library}",
-        measured=f"p50 {latency.p50:.1f} ms, p99 {latency.p99:.1f} ms, CPU {cpu_ms:.1f} ms a"
-        f" query; recall@{recall.depth} {recall.mean:.4f}; {resident_mb:.0f} MB resident; vectors"
-        f" in {built.vector_seconds:.0f} s, bundle in {built.index_seconds:.0f} s"
-        f" ({built.index_cpu_seconds:.0f} s CPU), ready in {server.seconds_to_ready:.1f} s; search"
-        f" alone with ef {search.ef}: recall {search.recall:.4f}, CPU {search.cpu_ms:.2f} ms; index"
-        f" {sizes['segments']:.0f} bytes a key{failures_text(outcome.failures)}",
-        figures={
-            "keys": built.keys,
-            "library": built.library,
-            "vector_seconds": built.vector_seconds,
-            "index_seconds": built.index_seconds,
-            "index_cpu_seconds": built.index_cpu_seconds,
-            "ready_seconds": server.seconds_to_ready,
-            "resident_mb": resident_mb,
-            "bytes_per_key": sizes,
-            "latency": latency,
-            "cpu_ms": cpu_ms,
-            "recall": recall,
-            "search": search,
-            "failures": outcome.failures,
-        },
-    )
-
-
-def _recall(bundle: Path, queries: Sequence[str]) -> Recall:
-    bare = BarePredictor.open(bundle)
-    return recall_of_queries(bare.encoder, bare.view, queries)
-
-
-app = command(Scale)
 
 if __name__ == "__main__":
-    sys.exit(run(app))
+    Scale.command()

@@ -7,23 +7,20 @@ measured apart. Writes shards.json and shards.md.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic, perf_counter, sleep, thread_time
-from typing import Annotated
+from time import monotonic, sleep
 
 import numpy as np
 
-from loadtests.harness import command, said, say
+from loadtests.harness import option, say
 from loadtests.report import Row
 from loadtests.resources import cpu_seconds_of_ray, info_of, resident, shard_processes
 from loadtests.versions import Labels, Queries, Rate, Seconds, TwoServers
 from service.child_server import Server
-from service.command_line import run
 from service.core.bundle.bundle import open_bundle
 from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.index.choose_ef import recall_per_query
@@ -31,12 +28,10 @@ from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.index.frozen_segment import build_segment
 from service.core.index.key_parts import KeyShare
 from service.core.memory.knowledge_memory import KnowledgeMemory
-from service.core.memory.shards import FoundRows, KeySearch, places_per_shard, search_all
-from service.core.memory.view import View
-from service.core.types import Floats, Role
+from service.core.memory.shards import FoundRows, KeySearch, search_all
+from service.core.types import Role
 
 RECALLED = 1_000  # queries
-FAN_OUTS = (1, 3, 10, 30)  # numbers of shards; for more, the sample is too small
 BUILD_SECONDS = 7200.0  # for the graphs of all shards, at low priority
 IDLE_SECONDS = 20.0
 READY_SECONDS = 600.0
@@ -51,15 +46,14 @@ class Shards(TwoServers):
 
     title = "Shards against one process"
 
-    shards: Annotated[int, said("Number of shards, one replica each.")] = 3
+    shards: int = option("Number of shards, one replica each.", 3)
     queries: Queries = 300
     labels: Labels = 30
     seconds: Seconds = 6.0
     rate: Rate = 40.0
-    unseen: Annotated[
-        Path | None,
-        said("A file of queries for the recall; default: texts of the bundle, which are easier."),
-    ] = None
+    unseen: Path | None = option(
+        "A file of queries for the recall; default: texts of the bundle, which are easier.", None
+    )
 
     def rows(self) -> Iterator[Row]:
         """Compare both servers, then the recall of their searches."""
@@ -69,20 +63,20 @@ class Shards(TwoServers):
             self.server(*one_worker, *count, ready_seconds=READY_SECONDS) as divided,
         ):
             _wait_until_built(divided)
-            yield from self.compared(whole, divided)
+            yield from self.compared(whole=whole, divided=divided)
             yield _memory_row(divided)
             yield _idle_row(divided)
         texts = list(islice(self.texts(self.unseen), RECALLED))
         yield from recall_rows(self.bundle, texts, self.shards)
 
 
-def recall_rows(bundle: Path, texts: Sequence[str], shards: int) -> list[Row]:
+def recall_rows(bundle: Path, texts: Sequence[str], shards: int) -> Iterator[Row]:
     """Measure the recall of one process and of shards.
 
     Unless the bundle is in parts, the shards' graphs are built in this process.
     """
     whole, memories = KnowledgeMemory(open_bundle(bundle)), []
-    facts, depth = whole.view.bundle.manifest, whole.view.bundle.manifest.predictor.depth
+    facts = whole.view.bundle.manifest
     with TemporaryDirectory(prefix="keymatch-shards-") as folder:
         for index in range(shards):
             share = KeyShare(index=index, count=shards)
@@ -94,8 +88,7 @@ def recall_rows(bundle: Path, texts: Sequence[str], shards: int) -> list[Row]:
                 memory.attach_base(plan, segment)
             memories.append(memory)
         search_in_one_thread()
-        encoder = OnnxEncoder(bundle, facts.encoder)
-        queries = encode(encoder, texts, role=Role.QUERY)
+        queries = encode(OnnxEncoder(bundle, facts.encoder), texts, role=Role.QUERY)
         asked = 0
 
         def ask(wanted: KeySearch) -> list[FoundRows]:
@@ -103,55 +96,22 @@ def recall_rows(bundle: Path, texts: Sequence[str], shards: int) -> list[Row]:
             asked += len(wanted.queries)
             return [memory.view.answer(wanted) for memory in memories]
 
-        view = whole.view
-        fan_out = fan_out_rows(view, memories, queries, depth=depth)
-        found = search_all(view.key_search(queries, depth=depth), shards, ask)
+        view, depth = whole.view, facts.predictor.depth
         exact = view.retrieve(queries, depth=depth, exact=True)
-        recalls = {
-            "one process": view.retrieve(queries, depth=depth)[1],
-            f"{shards} shards": found.rows,
-        }
-        rows = []
-        for what, retrieved in recalls.items():
+        for what, rows in (
+            ("one process", view.retrieve(queries, depth=depth)[1]),
+            (
+                f"{shards} shards",
+                search_all(view.key_search(queries, depth=depth), shards, ask).rows,
+            ),
+        ):
             recall = recall_per_query(
-                queries=queries, retrieved=retrieved, exact=exact, vectors_of=view.vectors
+                queries=queries, retrieved=rows, exact=exact, vectors_of=view.vectors
             )
             measured = f"{np.mean(recall):.4f} of {len(texts):,} queries"
-            rows.append(Row(what=f"recall@{depth} of {what}", measured=measured))
+            yield Row(what=f"recall@{depth} of {what}", measured=measured)
     again = f"{asked / len(texts) - 1:.1%}"
-    return [
-        *rows,
-        Row(what="queries that shards are asked twice", measured=again),
-        *fan_out,
-    ]
-
-
-def fan_out_rows(
-    front: View, memories: Sequence[KnowledgeMemory], queries: Floats, *, depth: int
-) -> list[Row]:
-    """Measure the searches of shards alone, one after the other in this thread.
-
-    A query waits for the slowest shard. If shards do not wait for each other's cores, the 99th
-    percentile of the slowest of n is the 100 * 0.99^(1/n) percentile of one.
-    """
-    seconds, start_cpu = [], thread_time()
-    for place in range(len(queries)):
-        wanted = front.key_search(queries[place : place + 1], depth=depth)
-        wanted = replace(wanted, count=places_per_shard(depth, len(memories)))
-        for memory in memories:
-            start = perf_counter()
-            memory.view.answer(wanted)
-            seconds.append(perf_counter() - start)
-    cpu = 1000 * (thread_time() - start_cpu) / len(seconds)
-    milliseconds = 1000 * np.array(seconds)
-    slowest = ", ".join(
-        f"{shards}: {np.quantile(milliseconds, 0.99 ** (1 / shards)):.2f}" for shards in FAN_OUTS
-    )
-    return [
-        Row(what="a shard's search: CPU ms", measured=f"{cpu:.2f}"),
-        Row(what="a shard's search: p50 ms", measured=f"{np.median(milliseconds):.2f}"),
-        Row(what="slowest of n shards: p99 ms", measured=slowest),
-    ]
+    yield Row(what="queries that shards are asked twice", measured=again)
 
 
 def _wait_until_built(server: Server) -> None:
@@ -178,7 +138,5 @@ def _idle_row(server: Server) -> Row:
     return Row(what="Ray's own processes, idle: CPU", measured=f"{share:.1%} of a core")
 
 
-app = command(Shards)
-
 if __name__ == "__main__":
-    sys.exit(run(app))
+    Shards.command()

@@ -2,42 +2,30 @@
 
 Two tenants have a thousand labels each. One asks queries in an open loop, first alone, then during
 each kind of traffic of the other: ordinary queries without pause, costly rules, rules with dates,
-filters, long queries, labels of one text, and streams of labels. Writes tenants.json and
-tenants.md. The other tenant's clients use the same cores.
+filters, long queries, labels of one text, and streams of labels. Both rounds are compared as by
+`loadtests.attacks`. Writes tenants.json and tenants.md.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from http import HTTPStatus
+from functools import partial
 from itertools import islice
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
 
-from loadtests.attacks.attackers import repeat
-from loadtests.attacks.rounds import attacking, disturbed_row
-from loadtests.clients.connection import (
-    Connection,
-    RequestFailed,
-    post,
-    post_bytes,
-    predict,
-    require,
-)
-from loadtests.clients.open_loop import Outcome, drive
-from loadtests.harness import Scenario, command, said, say
+from loadtests.attackers import repeat
+from loadtests.attacks import Disturbance
+from loadtests.connection import Connection, post, post_bytes, predict, require, with_key
+from loadtests.harness import option
 from loadtests.report import Row
-from loadtests.traffic import Load
-from service.child_server import Server
-from service.command_line import run
 from service.core.tenant import Tenant
 from service.http.access import new_key
 from service.settings import API_KEYS_VARIABLE
@@ -48,67 +36,53 @@ RULES = 10_000
 CLIENTS = 4  # of the hostile tenant
 _FIELD = "shop"
 
+Ask = Callable[[str, Any], Any]  # posts a document to a path
+Requests = Callable[[Ask], Sequence[bytes]]  # prepares an attack, and returns what it repeats
+
 
 @dataclass(frozen=True, kw_only=True)
-class Tenants(Scenario):
+class Tenants(Disturbance):
     """Two tenants of one server, each with the bundle's texts as its labels."""
 
     title = "Tenants"
-    judged = True
 
-    rate: Annotated[float, said("Predictions per second of the quiet tenant.")] = 20.0
-    seconds: Annotated[float, said("Duration of each round.")] = 10.0
+    rate: float = option("Predictions per second of the quiet tenant.", 20.0)
 
     def rows(self) -> Iterator[Row]:
-        """Measure a quiet round and one during the attack, for each attack."""
-        texts, load = self.texts(), Load(rate=self.rate, seconds=self.seconds, seed=self.seed)
+        """Post both tenants' labels, then disturb one by the other."""
+        texts = self.texts()
         with TemporaryDirectory(prefix="keymatch-keys-") as folder:
-            keys = _keys(Path(folder) / "api-keys")
+            quiet, hostile = _keys(Path(folder) / "api-keys")
             with self.server() as server:
-                for key in keys.values():
-                    labels = [
-                        {"id": f"{n}", "text": text} for n, text in enumerate(islice(texts, LABELS))
-                    ]
+                for key in (quiet, hostile):
                     with Connection(server.port) as connection:
-                        posted = _with_key(post("/labels", {"labels": labels}), key)
-                        require(connection.ask(posted))
-                _round(server, texts, keys["quiet"], replace(load, seconds=5.0))  # warms up
-                for turn, name in enumerate(ATTACKS):
-                    say(f"{name} ...")
-                    quiet = _round(server, texts, keys["quiet"], load, turn=2 * turn)
-                    with attacking(_attack, name, server.port, keys["hostile"]):
-                        beside = _round(server, texts, keys["quiet"], load, turn=2 * turn + 1)
-                    what = f"{name}: the other tenant's p99"
-                    yield disturbed_row(what, quiet, beside, ratio=RATIO, goal="all answered")
+                        ask = _asking(connection, key)
+                        some = enumerate(islice(texts, LABELS))
+                        ask("/labels", {"labels": [{"id": f"{n}", "text": one} for n, one in some]})
+                attacks = {name: partial(_attack, name, hostile) for name in ATTACKS}
+                yield from self.disturbed(server, attacks, ratio=RATIO, key=quiet)
 
 
-def _keys(file: Path) -> dict[str, str]:
+def _keys(file: Path) -> tuple[str, str]:
     """Write a file with a key for each tenant, which the server will read; return the keys."""
-    keys, lines = dict[str, str](), list[str]()
-    for name in ("quiet", "hostile"):
-        keys[name], line = new_key(name, ["read", "write"], tenant=Tenant(_FIELD, name))
-        lines.append(line)
-    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (quiet, first), (hostile, second) = (
+        new_key(name, ["read", "write"], tenant=Tenant(_FIELD, name))
+        for name in ("quiet", "hostile")
+    )
+    file.write_text(f"{first}\n{second}\n", encoding="utf-8")
     os.environ[API_KEYS_VARIABLE] = str(file)
-    return keys
+    return quiet, hostile
 
 
-def _with_key(request: bytes, key: str) -> bytes:
-    return request.replace(b"\r\n", f"\r\nAuthorization: Bearer {key}\r\n".encode(), 1)
-
-
-def _round(server: Server, texts: Iterator[str], key: str, load: Load, *, turn: int = 0) -> Outcome:
-    stream = load.predictions(texts, turn=turn)
-    requests = [_with_key(request, key) for request in stream.requests]
-    return drive(server.port, [replace(stream, requests=requests)])[stream.name]
+def _asking(connection: Connection, key: str) -> Ask:
+    """Return a function that posts a document with an API key; any status but 200 is an error."""
+    return lambda path, body: require(connection.ask(with_key(post(path, body), key)))
 
 
 # What the hostile tenant does ------------------------------------------------------------------
 
-Requests = Callable[[Callable[[str, Any], Any]], Sequence[bytes]]
 
-
-def _common_rules(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
+def _common_rules(ask: Ask) -> Sequence[bytes]:
     """Ten rules without condition pin a thousand labels each, and ten thousand share a word."""
     pins = [{"id": f"{number}", "position": number + 1} for number in range(LABELS)]
     ask("/rules", {"rules": [{"id": f"p{n}", "then": {"pin": pins}} for n in range(8)]})
@@ -126,7 +100,7 @@ def _common_rules(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
     return [predict(f"lamp {words} {client}") for client in range(CLIENTS)]
 
 
-def _dated_rules(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
+def _dated_rules(ask: Ask) -> Sequence[bytes]:
     """Eight thousand rules expire one after the other; further ones are posted."""
     now = datetime.now(UTC)
     for first in range(0, 8_000, 1_000):
@@ -148,7 +122,7 @@ def _dated_rules(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
     ]
 
 
-def _filters(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
+def _filters(ask: Ask) -> Sequence[bytes]:
     """Filters with a thousand conditions on fields that no label has."""
     return [
         post("/predict", {"queries": ["lamp"], "filter": {"any": _conditions(client)}})
@@ -160,7 +134,7 @@ def _conditions(client: int) -> list[dict[str, Any]]:
     return [{"field": f"field {client} {number}", "eq": number} for number in range(1_000)]
 
 
-def _words(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
+def _words(ask: Ask) -> Sequence[bytes]:
     """Queries of many misspelled words, none asked twice."""
     return [
         predict(" ".join(f"lmap{turn}x wordd{number}" for number in range(100)))
@@ -168,7 +142,7 @@ def _words(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
     ]
 
 
-def _ids(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
+def _ids(ask: Ask) -> Sequence[bytes]:
     """Labels of one text without ids, posted again and again."""
     labels = [{"id": f"same {number}", "text": "gift card"} for number in range(1_000)]
     ask("/labels", {"labels": labels})
@@ -176,7 +150,7 @@ def _ids(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
     return [post("/labels", {"labels": without})] * 2
 
 
-def _streams(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
+def _streams(ask: Ask) -> Sequence[bytes]:
     """Streams of labels with texts that change."""
     lines = (
         orjson.dumps({"id": f"s{number % 50}", "text": ",".join(f"t{number}{n}" for n in range(9))})
@@ -186,7 +160,7 @@ def _streams(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
     return [post_bytes("/labels", body, media_type="application/x-ndjson")]
 
 
-def _queries(ask: Callable[[str, Any], Any]) -> Sequence[bytes]:
+def _queries(ask: Ask) -> Sequence[bytes]:
     """Ordinary queries, as fast as they are answered."""
     return [predict(f"lamp {turn}") for turn in range(CLIENTS * 500)]
 
@@ -202,20 +176,13 @@ ATTACKS: Mapping[str, Requests] = {
 }
 
 
-def _attack(name: str, port: int, key: str, begun: Event, ended: Event) -> None:
+def _attack(name: str, key: str, port: int, begun: Event, ended: Event) -> None:
     with Connection(port) as connection:
-        requests = ATTACKS[name](
-            lambda path, body: require(connection.ask(_with_key(post(path, body), key)))
-        )
-        requests = [_with_key(request, key) for request in requests]
-        status, answer = connection.ask(requests[0])
-        if status != HTTPStatus.OK:  # such an attack would show nothing
-            raise RequestFailed(f"the attack {name} is refused: {answer[:300]!r}")
+        requests = [with_key(one, key) for one in ATTACKS[name](_asking(connection, key))]
+        require(connection.ask(requests[0]))  # an attack that is refused would show nothing
     begun.set()
     repeat(port, ended, requests, clients=min(CLIENTS, len(requests)))
 
 
-app = command(Tenants)
-
 if __name__ == "__main__":
-    sys.exit(run(app))
+    Tenants.command()

@@ -6,19 +6,19 @@ Each function takes a running server and an endless iterator of query texts.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from math import inf, nan
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
-from loadtests.clients.connection import Connection, RequestFailed, get, post, predict
-from loadtests.clients.flood import Flood, flood
-from loadtests.clients.open_loop import Outcome, Stream, drive, poisson_starts
+from loadtests.connection import Connection, RequestFailed, get, post, predict, with_key
+from loadtests.loops import ANSWERED, REFUSED, Outcome, Plan, Stream, drive, poisson_starts, send
 from loadtests.report import Row, failures_text
 from loadtests.resources import with_cpu_time
 from service.child_server import Server
@@ -29,7 +29,6 @@ _PROBE_SECONDS = 0.05
 CONNECTIONS = (2, 4, 8, 16)  # tried one after the other
 _MOST_PER_SECOND = 5_000  # prepared requests: more than a server answers per second
 _DISTINCT_QUERIES = 20_000  # prepared at the start, then repeated
-_ANSWERED, _REFUSED = 200, 429
 REQUESTS_PER_SECOND = 450.0
 
 
@@ -37,43 +36,56 @@ REQUESTS_PER_SECOND = 450.0
 class Load:
     """`rate` predictions and `label_rate` labels per second; `seed` draws the arrivals."""
 
-    rate: float
+    rate: float = 0.0
     label_rate: float = 0.0
+    labels_per_request: int = 1
     seconds: float
     seed: int = 0
 
-    def predictions(
-        self,
-        queries: Iterator[str],
-        *,
-        turn: int = 0,
-        request: Callable[[str], bytes] = predict,
-    ) -> Stream:
+    def predictions(self, queries: Iterator[str], *, turn: int = 0, key: str = "") -> Stream:
         """Return predictions as independent users send them; each turn draws new arrivals."""
         starts = poisson_starts(rate=self.rate, seconds=self.seconds, seed=self.seed + turn)
-        requests = [request(query) for query in islice(queries, len(starts))]
+        requests = [with_key(predict(query), key) for query in islice(queries, len(starts))]
         return Stream(name=PREDICT, requests=requests, starts=starts)
 
-    def label_posts(
-        self, requests: Iterator[bytes], *, turn: int, labels_per_request: int = 1
-    ) -> Stream:
-        """Return posts of labels that arrive at `label_rate`, taken from endless `requests`."""
-        rate, seed = self.label_rate / labels_per_request, self.seed + 1_000 + turn
-        starts = poisson_starts(rate=rate, seconds=self.seconds, seed=seed)
-        return Stream(name=LABELS, requests=list(islice(requests, len(starts))), starts=starts)
+    def labels(self, texts: Iterator[str], *, prefix: str, turn: int = 0) -> Stream:
+        """Return posts of new labels, whose ids begin with `prefix`."""
+        size, labels = self.labels_per_request, new_labels(texts, f"{prefix}-{turn}")
+        seed = self.seed + 1_000 + turn
+        starts = poisson_starts(rate=self.label_rate / size, seconds=self.seconds, seed=seed)
+        requests = [post("/labels", {"labels": list(islice(labels, size))}) for _ in starts]
+        return Stream(name=LABELS, requests=requests, starts=starts)
+
+
+def new_labels(texts: Iterator[str], prefix: str) -> Iterator[dict[str, Any]]:
+    """Yield labels without end, each with a new id and the next two of `texts` joined."""
+    for number in count():
+        yield {"id": f"{prefix}-{number}", "text": f"{next(texts)} {next(texts)}"}
+
+
+def measure_mixed(
+    server: Server, texts: Iterator[str], load: Load, *, turn: int = 0
+) -> Mapping[str, Outcome]:
+    """Send predictions in an open loop, and labels if the load has any."""
+    streams = [load.predictions(texts, turn=turn)]
+    if load.label_rate:
+        streams.append(load.labels(texts, prefix="mixed", turn=turn))
+    return drive(server.port, streams)
 
 
 def measure_predictions(
     server: Server, queries: Iterator[str], load: Load, *, turn: int = 0
 ) -> Outcome:
     """Send predictions in an open loop."""
-    stream = load.predictions(queries, turn=turn)
-    return drive(server.port, [stream])[PREDICT]
+    return measure_mixed(server, queries, load, turn=turn)[PREDICT]
 
 
-def warm_up(server: Server, queries: Iterator[str], *, seconds: float = WARM_UP_SECONDS) -> None:
+def warm_up(
+    server: Server, queries: Iterator[str], *, seconds: float = WARM_UP_SECONDS, key: str = ""
+) -> None:
     """Load the memory-mapped pages, so that the first measurement does not measure the disk."""
-    measure_predictions(server, queries, Load(rate=50, seconds=min(WARM_UP_SECONDS, seconds)))
+    load = Load(rate=50, seconds=min(WARM_UP_SECONDS, seconds))
+    drive(server.port, [load.predictions(queries, key=key)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,33 +146,42 @@ class Health:
 
 
 @contextmanager
-def probing(server: Server) -> Iterator[Health]:
-    """Keep requesting /health/ready during the block, on one connection."""
-    health, ended = Health(), threading.Event()
+def repeated(work: Callable[[], None], *, seconds: float) -> Iterator[None]:
+    """Call `work` every some seconds in a thread during the block."""
+    ended = threading.Event()
 
-    def probe() -> None:
-        connection = Connection(server.port)
-        while not ended.wait(_PROBE_SECONDS):
-            start = perf_counter()
-            try:
-                status, _ = connection.ask(get("/health/ready"))
-            except (OSError, RequestFailed) as error:
-                health.failures.append(type(error).__name__)
-                connection.close()
-                connection = Connection(server.port)
-                continue
-            health.seconds.append(perf_counter() - start)
-            if status != 200:
-                health.failures.append(str(status))
-        connection.close()
+    def keep_working() -> None:
+        while not ended.wait(seconds):
+            work()
 
-    thread = threading.Thread(target=probe, name="probe")
+    thread = threading.Thread(target=keep_working, name=work.__name__)
     thread.start()
     try:
-        yield health
+        yield
     finally:
         ended.set()
         thread.join()
+
+
+@contextmanager
+def probing(server: Server) -> Iterator[Health]:
+    """Keep requesting /health/ready during the block, on one connection."""
+    health, connection = Health(), Connection(server.port)
+
+    def probe() -> None:
+        start = perf_counter()
+        try:
+            status, _ = connection.ask(get("/health/ready"))
+        except (OSError, RequestFailed) as error:
+            health.failures.append(type(error).__name__)
+            connection.reopen()
+            return
+        health.seconds.append(perf_counter() - start)
+        if status != 200:
+            health.failures.append(str(status))
+
+    with connection, repeated(probe, seconds=_PROBE_SECONDS):
+        yield health
 
 
 # Saturation: the most requests per second that a server answers in a closed loop ----------------
@@ -203,15 +224,13 @@ def measure_saturation(
     """Try each number of connections in `levels_of` for an equal share of the time."""
     levels = []
     share = seconds / len(levels_of)
-    count = int(_MOST_PER_SECOND * share)
+    most = int(_MOST_PER_SECOND * share)
     for connections in levels_of:
-        requests = requests_of(texts, queries=queries, count=count)
-        plan = Flood(
-            requests=requests, starts=np.zeros(count), until=share, connections=connections
-        )
-        fate, cpu = with_cpu_time(server.pid, partial(flood, server.port, plan))
-        answered = int(np.count_nonzero(fate.status == _ANSWERED))
-        refused = int(np.count_nonzero(fate.status == _REFUSED))
+        requests = requests_of(texts, queries=queries, count=most)
+        stream = Stream(requests=requests, starts=np.zeros(most))
+        plan = Plan(streams=[stream], until=share, connections=connections)
+        fate, cpu = with_cpu_time(server.pid, partial(send, server.port, plan))
+        answered, refused = (int(np.sum(fate.status == one)) for one in (ANSWERED, REFUSED))
         levels.append(
             Level(
                 connections=connections,

@@ -21,6 +21,7 @@ from service.http.responses import PIECE_BYTES
 from service.server.connection import READ_BYTES
 from service.settings import Settings
 
+# `python -m loadtests.attacks` compares the sum of all shares with the memory of the processes.
 # A worker with libraries and threads, a child process, a supervisor: the demo's, rounded up.
 WORKER_BYTES, CHILD_BYTES, SUPERVISOR_BYTES = 200_000_000, 100_000_000, 110_000_000
 # A worker's child processes that do not encode: two build graphs, one writes a snapshot.

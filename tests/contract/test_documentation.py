@@ -42,9 +42,9 @@ PACKAGES = {
     "export": "training/README.md",
 }
 LOAD_TESTS = sorted(
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
-    for path in (ROOT / "loadtests").rglob("*.py")
-    if re.search(r"^app = (?:App|command)\(", path.read_text(), re.MULTILINE)
+    f"loadtests.{path.stem}"
+    for path in (ROOT / "loadtests").glob("*.py")
+    if re.search(r"^app = App\(|^    \w+\.command\(\)", path.read_text(), re.MULTILINE)
 )
 COMPUTED = {"workers": "cores", "threads": "cores / workers"}  # defaults computed at the start
 NAMED = {  # second word of a command -> names that may follow
@@ -116,7 +116,9 @@ def application(module: str) -> App:
     spec = find_spec(module)
     assert spec is not None, module
     package = spec.submodule_search_locations is not None
-    app = import_module(f"{module}.__main__" if package else module).app
+    found = import_module(f"{module}.__main__" if package else module)
+    scenario = getattr(found, module.rpartition(".")[2].capitalize(), None)  # of a load test
+    app = scenario.app() if scenario else found.app
     assert isinstance(app, App)
     return app
 

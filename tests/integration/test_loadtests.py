@@ -2,36 +2,28 @@
 
 import json
 import re
-import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from loadtests import load, versions
-from loadtests.attacks import __main__ as attacks
-from loadtests.attacks.attackers import ATTACKS
-from loadtests.attacks.rounds import measure_round
-from loadtests.clients.connection import (
-    Connection,
-    RequestFailed,
-    get,
-    one_by_one,
-    predict,
-    put_label,
-    require,
-)
-from loadtests.clients.flood import saturate
-from loadtests.clients.open_loop import Stream, drive_in_this_process
-from loadtests.opponents.systems import Setup, chosen, opponent_store, running_opponent
+from loadtests import load
+from loadtests.attackers import ATTACKS
+from loadtests.attacks import Attacks, begin, measure_round
+from loadtests.connection import Connection, get, one_by_one, predict, put_label, require
+from loadtests.loops import Plan, Stream, send_in_this_process
+from loadtests.opponents import plain_stack
 from loadtests.queries import distinct, read_queries
 from loadtests.resources import metrics_of, resident
-from loadtests.traffic import Load
-from loadtests.writes.labels import new_labels, play_round, post_single_labels
+from loadtests.traffic import Load, measure_mixed, new_labels
+from loadtests.versions import Versions
+from loadtests.writes import post_single_labels
 from service.child_server import Server, running_server
 from service.core.bundle import manifest
 from service.core.errors import CommandFailed
@@ -52,41 +44,43 @@ def loaded(tiny_bundle_folder: Path) -> Iterator[Server]:
 def test_the_open_loop_counts_from_the_intended_start(loaded: Server) -> None:
     requests = [predict(f"boots {number}") for number in range(20)]
     # All are due at once, so the last one's latency includes the time of all others.
-    stream = Stream(name="burst", requests=requests, starts=[0.0] * 20)
-    burst = drive_in_this_process(loaded.port, [stream])["burst"]
-    assert len(burst.latencies) == len(burst.late) == 20
-    assert burst.failures == {}
-    assert max(burst.latencies) >= max(burst.late)
+    burst = Stream(requests=requests, starts=[0.0] * 20)
+    outcome = send_in_this_process(loaded.port, Plan(streams=[burst])).outcome()
+    assert len(outcome.latencies) == len(outcome.late) == 20
+    assert outcome.failures == {}
+    assert max(outcome.latencies) >= max(outcome.late) >= 0
 
 
 def test_the_open_loop_keeps_its_streams_apart_and_counts_failures(loaded: Server) -> None:
-    good = Stream(name="good", requests=[predict("tent")] * 3, starts=[0, 0.01, 0.5])
-    bad = Stream(name="bad", requests=[get("/labels/nothing")] * 3, starts=[0, 0.01, 0.25])
-    outcomes = drive_in_this_process(loaded.port, [good, bad])
-    assert len(outcomes["good"].latencies) == 3
-    assert outcomes["bad"].failures == {"404": 3}
+    good = Stream(requests=[predict("tent")], starts=[0, 0.01, 0.5])
+    bad = Stream(requests=[get("/labels/nothing")] * 3, starts=[0, 0.01, 0.25])
+    fate = send_in_this_process(loaded.port, Plan(streams=[good, bad], idle=2))
+    assert len(fate.outcome(0).latencies) == 3
+    assert fate.outcome(1).failures == {"404": 3}
+    assert (fate.outcome(0).failures, fate.idle_lost) == ({}, 0)
+    assert max(fate.late) < 0.25
 
 
-def test_the_closed_loop_uses_every_request_once(loaded: Server) -> None:
+def test_the_closed_loop_uses_every_request_once_and_leaves(loaded: Server) -> None:
     requests = [predict(f"tent {number}") for number in range(30)]
-    reached = saturate(loaded.port, requests, connections=3, seconds=30)
-    assert len(reached.latencies) == 30
-    assert 0 < min(reached.latencies) <= max(reached.latencies) < reached.seconds < 30
-    with pytest.raises(RequestFailed, match="404"):
-        saturate(loaded.port, [get("/labels/nothing")], connections=1, seconds=1)
+    stream = Stream(requests=requests, starts=np.zeros(30))
+    fate = send_in_this_process(loaded.port, Plan(streams=[stream], until=30, connections=3))
+    assert fate.outcome().failures == {}
+    assert 0 < min(fate.seconds) <= max(fate.starts + fate.seconds) < 30
+    impatient = Plan(streams=[stream], leaving=1.0, patience=0.0)
+    assert send_in_this_process(loaded.port, impatient).outcome().failures == {"left": 30}
 
 
 def test_labels_posted_during_predictions_are_all_written(loaded: Server) -> None:
-    rates = Load(rate=20, label_rate=20, seconds=1, seed=0)
+    load = Load(rate=20, label_rate=20, labels_per_request=2, seconds=1)
     texts = distinct([f"good {number}" for number in range(500)], seed=0)
 
     def version() -> int:
         return int(one_by_one(loaded.port, [get("/info")])[1][0]["version"])
 
     before = version()
-    labels = new_labels(texts, "flow")
-    measured = play_round(loaded, texts, rates, labels, turn=1, labels_per_request=2)
-    posted = post_single_labels(loaded, texts, labels=11)
+    measured = measure_mixed(loaded, texts, load, turn=1)
+    posted = post_single_labels(loaded, list(islice(new_labels(texts, "single"), 11)))
     assert measured["predict"].failures == measured["labels"].failures == {}
     assert len(measured["labels"].latencies) > 0
     written = 2 * len(measured["labels"].latencies) + len(posted)
@@ -107,7 +101,7 @@ def rows_of(command: str, bundle: Path, out: Path, *options: object) -> list[Any
     assert ended.returncode in (0, 1), ended.stderr
     rows = json.loads((out / f"{command}.json").read_bytes())["rows"]
     missed = any(row["met"] is False for row in rows)
-    assert ended.returncode == int(missed and command in ("attacks", "soak"))
+    assert ended.returncode == int(missed and command in ("attacks", "soak", "tenants"))
     assert (out / f"{command}.md").read_text().count("\n| ") == 1 + len(rows)
     return rows
 
@@ -126,7 +120,7 @@ def test_writes_are_measured_on_busy_cores_and_in_bulk(
 ) -> None:
     short = ("--seconds", "1", "--posts", "5", "--no-seals", "--inserts", "40", "--deletes", "10")
     rows = rows_of("writes", tiny_bundle_folder, tmp_path / "out", *short)
-    first, cost, posted, saturated, *busy, bulk, streamed, single, deleted, recall, resident = (
+    first, cost, posted, saturated, *busy, bulk, streamed, single, deleted, recall, memory = (
         row["figures"] for row in rows
     )
     assert len(first["milliseconds"]) == 3
@@ -134,9 +128,9 @@ def test_writes_are_measured_on_busy_cores_and_in_bulk(
     assert posted["count"] == 25
     assert saturated["queries_per_second"] > 0
     assert [figures["failures"] for figures in (saturated, *busy)] == [{}, {}, {}]
-    assert (bulk["created"], deleted["count"], recall["mean"]) == (40, 10, 1.0)
-    assert (streamed["changed"], single["count"]) == (40, 40)
-    assert resident["private"] > 10
+    assert (bulk["written"], deleted["count"], recall["mean"]) == (40, 10, 1.0)
+    assert (streamed["written"], single["count"]) == (40, 40)
+    assert memory["private"] > 10
 
 
 @pytest.mark.slow
@@ -159,20 +153,19 @@ def test_overload_reports_every_kind_of_overload(tiny_bundle_folder: Path, tmp_p
 def test_a_missing_bundle_is_one_line(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    package = f"loadtests.{command}"
-    is_package = hasattr(import_module(package), "__path__")
-    app = import_module(f"{package}.__main__" if is_package else package).app
-    status = commands.status_of(app, "--bundle", tmp_path / "nowhere", "--out", tmp_path)
+    scenario = getattr(import_module(f"loadtests.{command}"), command.capitalize())
+    places = ("--bundle", tmp_path / "nowhere", "--out", tmp_path)
+    status = commands.status_of(scenario.app(), *places)
     assert "manifest.json is missing" in commands.one_line(status, capsys.readouterr().err)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("vectors", ["encoded", "drawn"])
-def test_scale_measures_each_size(tiny_bundle_folder: Path, tmp_path: Path, vectors: str) -> None:
+def test_scale_measures_each_size(tiny_bundle_folder: Path, tmp_path: Path) -> None:
     short = ("--seconds", "1", "--rate", "20", "--recall-queries", "5", "--sizes", "20", "200")
-    rows = rows_of("scale", tiny_bundle_folder, tmp_path, *short, "--vectors", vectors)
-    assert [row["figures"]["keys"] for row in rows] == [20, 200]
-    assert all(row["figures"]["failures"] == {} for row in rows)
+    rows = rows_of("scale", tiny_bundle_folder, tmp_path, *short)
+    built = [row["figures"]["keys"] for row in rows if row["what"].endswith("built in")]
+    assert built == [20, 200]
+    assert all(row["figures"].get("failures", {}) == {} for row in rows)
 
 
 def test_load_passes_within_its_limits(tiny_bundle_folder: Path) -> None:
@@ -206,7 +199,9 @@ def test_versions_compares_a_checkout_with_the_present_source(
     checkout = Path(__file__).parents[2]
     before = ("--before", checkout, "--before-bundle", tiny_bundle_folder)
     short = ("--rounds", "1", "--queries", "20", "--labels", "5", "--seconds", "1", "--rate", "20")
+    short += ("--inserts", "10")
     rows = rows_of("versions", tiny_bundle_folder, tmp_path / "out", *before, *short)
+    assert any(row["what"] == "40/s, with 10 labels/s: p99 ms" for row in rows)
     assert all(row["figures"]["before"][0] > 0 < row["figures"]["after"][0] for row in rows)
 
 
@@ -215,7 +210,7 @@ def test_versions_refuses_a_folder_that_is_no_checkout(
 ) -> None:
     old = ("--before", tmp_path, "--before-bundle", tiny_bundle_folder)
     new = ("--bundle", tiny_bundle_folder, "--out", tmp_path / "out")
-    status = commands.status_of(versions.app, *old, *new)
+    status = commands.status_of(Versions.app(), *old, *new)
     assert "it is no checkout" in commands.one_line(status, capsys.readouterr().err)
 
 
@@ -241,7 +236,7 @@ def test_an_unknown_attack_is_a_sentence(
     tiny_bundle_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ("--bundle", tiny_bundle_folder, "--out", tmp_path, "--only", "storm")
-    said = commands.one_line(commands.status_of(attacks.app, *options), capsys.readouterr().err)
+    said = commands.one_line(commands.status_of(Attacks.app(), *options), capsys.readouterr().err)
     assert "no attack is named storm; there are: costly queries" in said
 
 
@@ -286,7 +281,7 @@ def test_an_attack_takes_the_service_from_nobody(
 ) -> None:
     queries = distinct(read_queries(tiny_bundle_folder), seed=0)
     facts = manifest.read(tiny_bundle_folder)
-    beside = measure_round(attacked, facts, queries, LOAD, attack=attack)
+    beside = measure_round(attacked, facts, queries, LOAD, attack=partial(begin, attack))
     assert beside.internal_errors == beside.defects == 0, attacked.log.read_text()[-4_000:]
     assert set(beside.outcome.failures) <= REFUSALS
     assert beside.outcome.latencies
@@ -307,29 +302,24 @@ needs_encoder = pytest.mark.skipif(
 
 
 @pytest.fixture
-def setup() -> Setup:
-    """The plain stack in this interpreter; the extra `training` installs its packages."""
-    return Setup(
-        opponents=chosen(["plain"]),
-        python=Path(sys.executable),
-        graph=IndexParameters(m=8, ef_construction=20, ef=50),
-    )
+def keys(tmp_path: Path) -> Path:
+    """Vectors of two hundred keys."""
+    vectors = np.random.default_rng(0).normal(size=(200, DIMENSION))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.save(tmp_path / "keys.npy", vectors.astype(np.float16))
+    return tmp_path / "keys.npy"
+
+
+GRAPH = IndexParameters(m=8, ef_construction=20, ef=50)
 
 
 @pytest.mark.slow
 @needs_encoder
-def test_the_plain_stack_answers_and_learns(setup: Setup, tmp_path: Path) -> None:
-    vectors = np.random.default_rng(0).normal(size=(200, DIMENSION))
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    np.save(tmp_path / "keys.npy", vectors.astype(np.float16))
-    [opponent] = setup.opponents.values()
-    store = opponent_store(opponent, setup, tmp_path, keys=tmp_path / "keys.npy")
-    with running_opponent(opponent, setup, store) as server:
-        connection = Connection(server.port)
+def test_the_plain_stack_answers_and_learns(keys: Path) -> None:
+    with plain_stack(keys, GRAPH) as server, Connection(server.port) as connection:
         [before] = require(connection.ask(predict("camping tent")))["results"]
         require(connection.ask(put_label("tents", "tents for camping")))
         [after] = require(connection.ask(predict("camping tent")))["results"]
-        connection.close()
     assert len(before) == len(after) == 10
     assert after[0]["id"] == "tents"
     assert after[1:] == before[:9]
@@ -337,7 +327,7 @@ def test_the_plain_stack_answers_and_learns(setup: Setup, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @needs_encoder
-def test_keys_that_cannot_be_loaded_are_reported(setup: Setup, tmp_path: Path) -> None:
-    [opponent] = setup.opponents.values()
-    with pytest.raises(CommandFailed, match=r"(?s)plain stack.*took no keys.*keys\.npy"):
-        opponent_store(opponent, setup, tmp_path, keys=tmp_path / "keys.npy")
+def test_keys_that_cannot_be_loaded_are_reported(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match=r"(?s)was not ready.*keys\.npy"):
+        with plain_stack(tmp_path / "keys.npy", GRAPH):
+            pass

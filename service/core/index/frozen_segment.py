@@ -29,6 +29,8 @@ from service.core.index.libraries import IndexParameters, load_library
 from service.core.index.protocol import Graph, Progress, RowFilter, Subset
 from service.core.types import Floats, Halves, Rows
 
+# `python -m loadtests.filters` measures recall and CPU time with these numbers, by share and place
+# of the rows that pass. `test_frozen_segment.py` holds the recall.
 SCAN_ROWS_PER_QUEUE_PLACE = 60  # rows (d = 384) scanned in the time that one queue place costs
 _LONGEST_QUEUE = 4096
 _SPARE_NODES = 8  # visited in addition to those expected to pass, plus _SPARE_DEVIATIONS

@@ -32,7 +32,7 @@ from service.core.types import Indices, Rows
 LEAST_LETTERS = 3  # of a word that has bigrams
 _HANGUL = re.compile("[\uac00-\ud7a3]")
 _BLOCK = 32  # words
-# Estimated bytes of main memory of live words, measured as the growth of a process.
+# Estimated bytes of main memory of live words; `test_live_bytes.py` compares them with the growth.
 _BYTES_A_WORD = 300  # the word, its entries in maps, its first rows
 _BYTES_A_BIGRAM = 290  # its entry in the map, its first words
 _BYTES_AN_ENTRY = 6  # of a word under a known bigram

@@ -33,7 +33,7 @@ _FEW = 16  # labels that are asked one by one whose they are
 MOST_BOOST = 1e6  # of one label, after all rules
 _FIRST = 1e30  # a boost beyond all others
 _NO_COLUMNS: Indices = np.zeros(0, np.int32)
-# Estimated bytes of main memory, in addition to the rows.
+# Estimated bytes of main memory, in addition to the rows (`test_live_bytes.py`).
 BYTES_A_LABEL = 1_100  # the label's object, its identity, and its entries in the maps
 BYTES_A_QUERY = 8  # only a reference: the text belongs to the row
 BYTES_AN_ALIAS = 170  # a reference, and the row's entry among all rows of aliases

@@ -35,6 +35,8 @@ from service.core.types import Bools, Floats, Halves, Indices, RowKind, Rows
 Votes = tuple[Indices, NDArray[np.int64]]
 WeightedVotes = tuple[Indices, NDArray[np.int64], Floats | None]  # None: every vote weighs 1
 
+# `test_base_rows.py` holds when a graph is planned. Commit 525630d7 measured recall and CPU time
+# after deletions (loadtests/README.md, "Measured once").
 REGION_ROWS = 192  # rows that may die in one region before searches there must scan
 REGIONS_OF_A_GRAPH = 1_000  # larger graphs take long to build, so their regions are larger
 _SAMPLED_DEAD = 32
@@ -42,8 +44,9 @@ _NEIGHBORS = 100
 _DEAD_SHARE = 0.75  # of a row's neighbors: with more dead ones, the row lies in a dead region
 _SHARE_IN_REGIONS = 1 / 8  # of the dead rows: with more in dead regions, a graph is planned
 
-# Estimated bytes of main memory, measured as the growth of a process. A sealed row's key lies in a
-# mapped file, which the system may drop and read again. It still counts, since searches need it.
+# Estimated bytes of main memory; `test_live_bytes.py` compares them with the growth of a process. A
+# sealed row's key lies in a mapped file, which the system may drop and read again. It still counts,
+# since searches need it.
 BYTES_A_ROW = 500  # its objects, its entries in maps, its place in the graph
 BYTES_A_VOTE = 4
 BYTES_A_NUMBER = 2  # one number of a key, fp16

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from httpx import Client, HTTPError
 
-from loadtests.clients.connection import (
+from loadtests.connection import (
     Connection,
     get,
     one_by_one,

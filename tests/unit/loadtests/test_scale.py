@@ -7,17 +7,15 @@ import pytest
 
 from loadtests.scale import (
     Pairs,
+    Scale,
     build,
     bytes_per_key,
-    check_keys,
     measure_search,
     recombined,
     source_texts,
 )
 from service.core.bundle.bundle import Bundle, open_bundle
-from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.errors import InvalidInput
-from service.core.types import Role
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +40,12 @@ def test_drawn_vectors_are_unit_vectors_near_their_sources(source: Bundle) -> No
     assert similarities[range(200), pairs.heads].mean() > similarities.mean()
 
 
-@pytest.mark.parametrize("vectors", ["encoded", "drawn"])
-def test_a_bundle_of_a_size_is_built_once(source: Bundle, tmp_path: Path, vectors: str) -> None:
-    how = {"vectors": vectors, "library": "faiss", "seed": 3}
+def test_a_bundle_of_a_size_is_built_once(source: Bundle, tmp_path: Path) -> None:
+    how = {"vectors": "drawn", "library": "faiss", "seed": 3}
     built = build(source, tmp_path, keys=50, **how)
     opened = open_bundle(built.folder)
     assert (opened.instances, opened.labels, len(opened.indices)) == (10, 40, 100)
     assert all(len(set(voted)) == 10 for voted in opened.indices.reshape(10, 10).tolist())
-    if vectors == "encoded":
-        encoder = OnnxEncoder(source.folder, source.manifest.encoder)
-        expected = encode(encoder, source_texts(opened), role=Role.LABEL)
-        assert np.allclose(opened.keys, expected, atol=1e-3)
     assert build(source, tmp_path, keys=50, **how) == built
 
 
@@ -66,6 +59,8 @@ def test_a_search_is_measured_without_the_service(source: Bundle, tmp_path: Path
     assert search.cpu_ms > 0
 
 
-def test_too_few_keys_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="at least 10"):
-        check_keys(9)
+def test_too_few_and_too_many_keys_are_refused(tiny_bundle_folder: Path, tmp_path: Path) -> None:
+    scale = {"bundle": tiny_bundle_folder, "out": tmp_path, "vectors": "own"}
+    for size in (9, 15):
+        with pytest.raises(InvalidInput, match="at least 10, and at most 14"):
+            next(Scale(sizes=(size,), **scale).rows())

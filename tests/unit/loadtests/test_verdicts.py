@@ -7,17 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.attacks.__main__ import rows_of
-from loadtests.attacks.rounds import Round, internal_errors
-from loadtests.clients.connection import RequestFailed
-from loadtests.clients.flood import BROKEN, LEFT, Fate
-from loadtests.clients.open_loop import Outcome
+from loadtests.attacks import Round, internal_errors, rows_of
+from loadtests.loops import BROKEN, LEFT, Fate, Outcome
 from loadtests.overload import SINGLE, Overloaded, overload_rows
 from loadtests.report import Row
-from loadtests.soak.__main__ import quarters
-from loadtests.soak.__main__ import rows_of as soak_rows
-from loadtests.soak.course import Course, Sample
-from loadtests.soak.ledger import Ledger, Refused, Write
+from loadtests.soak import Course, Sample, quarters
+from loadtests.soak import rows_of as soak_rows
+from loadtests.soak_writes import Ledger, Write
 from loadtests.traffic import Health
 from service.core.errors import CommandFailed
 from service.core.types import Event
@@ -93,6 +89,8 @@ def overloaded(requests: Sequence[tuple[float, int, float]]) -> Overloaded:
     after = [(1.0 + number / 100, 200, 0.010) for number in range(50)]
     starts, status, seconds = zip(*requests, *after, strict=True)
     fate = Fate(
+        stream=np.zeros(len(starts), np.int16),
+        late=np.zeros(len(starts)),
         starts=np.array(starts),
         status=np.array(status, np.int16),
         seconds=np.array(seconds),
@@ -148,17 +146,6 @@ ROPE = Write(kind="label.put", subject="rope", text="rope")
 CLICK = Write(kind="instance.put", subject="climbing")
 
 
-def answered(version: int):
-    return lambda _request: (200, b'{"version": %d}' % version)
-
-
-def failing(error: Exception):
-    def ask(_request: bytes) -> tuple[int, bytes]:
-        raise error
-
-    return ask
-
-
 def event(sequence: int, kind: str, **body: object) -> Event:
     return Event(sequence=sequence, kind=kind, body=body, vectors=np.zeros((0, 0), np.float16))
 
@@ -179,8 +166,8 @@ def course(**options: object) -> Course:
 
 def test_a_lost_write_and_another_one_in_its_place_are_noticed() -> None:
     ledger = Ledger()
-    ledger.write(answered(2), b"", [AXE, ROPE])
-    ledger.write(answered(3), b"", [CLICK])
+    ledger.acknowledge(2, [AXE, ROPE])
+    ledger.acknowledge(3, [CLICK])
     axe = event(1, "label.put", id="axe", text="ice axe", queries=[], metadata={})
     rope = event(2, "label.put", id="rope", text="rope", queries=[], metadata={})
     click = event(3, "instance.put", query="climbing", labels=["axe"])
@@ -194,20 +181,16 @@ def test_a_lost_write_and_another_one_in_its_place_are_noticed() -> None:
 
 def test_what_was_not_answered_may_have_been_written_or_not() -> None:
     ledger = Ledger()
-    ledger.write(answered(1), b"", [AXE])
+    ledger.acknowledge(1, [AXE])
     changed = Write(kind="label.put", subject="axe", text="another axe")
     deleted = Write(kind="label.delete", subject="rope")
-    for write in (changed, deleted, CLICK):
-        with pytest.raises(RequestFailed):
-            ledger.write(failing(RequestFailed("closed")), b"", [write])
-    with pytest.raises(Refused):
-        ledger.write(failing(Refused("429")), b"", [Write(kind="label.put", subject="saw")])
+    ledger.sent_without_answer([changed, deleted, CLICK])
 
     axe, another = ("ice axe", 1.0), ("another axe", 1.0)
     assert ledger.possible() == {"/labels/axe": {axe, another}, "/labels/rope": {None}}
-    ledger.write(answered(2), b"", [Write(kind="label.delete", subject="axe")])
+    ledger.acknowledge(2, [Write(kind="label.delete", subject="axe")])
     assert ledger.possible()["/labels/axe"] == {None, another}
-    ledger.write(answered(3), b"", [Write(kind="rule.put", subject="pin", text="ice")])
+    ledger.acknowledge(3, [Write(kind="rule.put", subject="pin", text="ice")])
     assert ledger.possible()["/rules/pin"] == {("ice", 1.0)}
 
 

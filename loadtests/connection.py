@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Sequence
-from http import HTTPStatus
 from time import perf_counter
 from typing import Any
 
@@ -32,61 +31,42 @@ class Connection:
 
     def __init__(self, port: int) -> None:
         """Connect to `port`; sockets time out after 30 seconds."""
-        self.socket = socket.create_connection((HOST, port), timeout=_TIMEOUT_SECONDS)
+        self._port = port
+        self._open()
+
+    def _open(self) -> None:
+        self.socket = socket.create_connection((HOST, self._port), timeout=_TIMEOUT_SECONDS)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = b""
 
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self.socket.fileno() < 0
-
-    def send(self, request: bytes) -> None:
-        """Send a whole request; receive its answer before the next request is sent."""
-        self.socket.sendall(request)
-
-    def receive(self) -> tuple[int, bytes] | None:
-        """Read the bytes that have arrived; return (status, body) once the answer is complete."""
-        piece = self.socket.recv(262_144)
-        if not piece:
-            raise RequestFailed("the server closed the connection")
-        self._buffer += piece
-        head_end = self._buffer.find(_BLANK_LINE)
-        if head_end < 0:
-            return None
-        head = self._buffer[:head_end].lower()
-        if _CHUNKED in head:
-            if not self._buffer.endswith(_LAST_CHUNK):
-                return None
-            body, self._buffer = self._buffer[head_end + len(_BLANK_LINE) :], b""
-            return int(head[9:12]), _dechunked(body)
-        length_start = head.find(_LENGTH)
-        if length_start < 0:
-            raise RequestFailed("the answer has no content-length")
-        length = int(head[length_start + len(_LENGTH) :].split(b"\r", 1)[0])
-        body = self._buffer[head_end + len(_BLANK_LINE) :]
-        if len(body) < length:
-            return None
-        self._buffer = b""
-        return int(head[9:12]), body
+    def reopen(self) -> None:
+        """Close the socket and connect again."""
+        self.close()
+        self._open()
 
     def ask(self, request: bytes) -> tuple[int, bytes]:
         """Send a request and wait for its whole answer, (status, body)."""
-        self.send(request)
-        while True:
-            answer = self.receive()
-            if answer is not None:
-                return answer
+        self.socket.sendall(request)
+        answer = b""
+        while _BLANK_LINE not in answer:
+            answer += self._piece()
+        head, _, body = answer.partition(_BLANK_LINE)
+        head = head.lower() + b"\r"
+        status, (_, _, length) = int(head[9:12]), head.partition(_LENGTH)
+        if _CHUNKED in head:
+            while not body.endswith(_LAST_CHUNK):
+                body += self._piece()
+            return status, _dechunked(body)
+        if not length:
+            raise RequestFailed("the answer has no content-length")
+        while len(body) < int(length.partition(b"\r")[0]):
+            body += self._piece()
+        return status, body
 
-    def receive_stream(self) -> list[bytes]:
-        """Return all lines of a chunked answer that ends when the server closes the connection."""
-        self.socket.settimeout(None)
-        while (answer := self.receive()) is None:
-            pass
-        status, content = answer
-        if status != HTTPStatus.OK:
-            raise RequestFailed(f"status {status}: {content[:300]!r}")
-        return content.splitlines()
+    def _piece(self) -> bytes:
+        piece = self.socket.recv(262_144)
+        if not piece:
+            raise RequestFailed("the server closed the connection")
+        return piece
 
     def close(self) -> None:
         """Close the socket."""
@@ -162,6 +142,12 @@ def delete(path: str, document: Any = None) -> bytes:
 def predict(query: str) -> bytes:
     """Return a /predict request for one query, with the bundle's defaults."""
     return post("/predict", {"queries": [query]})
+
+
+def with_key(request: bytes, key: str) -> bytes:
+    """Return a request with an API key; an empty key changes nothing."""
+    header = f"\r\nAuthorization: Bearer {key}\r\n".encode()
+    return request.replace(b"\r\n", header, 1) if key else request
 
 
 def put_label(label_id: str, text: str, queries: Sequence[str] = ()) -> bytes:

@@ -20,7 +20,7 @@ from time import sleep
 
 import orjson
 
-from loadtests.clients.connection import (
+from loadtests.connection import (
     Connection,
     RequestFailed,
     delete,

@@ -1,1 +1,0 @@
-"""How much an attacking client disturbs a normal one."""

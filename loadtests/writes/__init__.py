@@ -1,1 +1,0 @@
-"""Writes on a busy machine: their speed, their cost for queries, and the memory afterwards."""
