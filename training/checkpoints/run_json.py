@@ -49,10 +49,7 @@ def read_run_on(run: Path, dataset: str) -> dict[str, Any]:
 
 
 def metadata_of_run(facts: dict[str, Any], run: Path) -> MetadataSettings:
-    """Return the metadata settings of a run; raises `InvalidConfig`.
-
-    In runs of older versions, which knew no metadata, nothing is appended to texts.
-    """
+    """Return the metadata settings of a run; raises `InvalidConfig`."""
     table = facts.get("settings", {}).get("metadata", {})
     return parse(MetadataSettings, table, source=str(run / RUN))
 
