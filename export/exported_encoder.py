@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
@@ -37,7 +36,6 @@ from service.core.config import STRICT
 from service.core.encoding.encoder import OnnxEncoder
 from service.core.errors import BundleAltered, InvalidData, InvalidInput
 from service.core.files.arrays import mapped
-from service.core.files.atomic import write_file
 from service.core.files.folder_facts import FileFacts, checked, read_document, verify_files
 from service.core.types import Halves
 from training.checkpoints import trained_texts
@@ -48,6 +46,7 @@ from training.checkpoints.trained_texts import TrainedTexts
 from training.datasets.dataset import Dataset
 from training.datasets.metadata_links import require_metadata
 from training.datasets.pair_weights import Relevance
+from training.documents import write_json
 from training.evaluation import results
 
 FORMAT = "keymatch-encoder"
@@ -137,8 +136,7 @@ _ADAPTER = TypeAdapter(Description)
 
 def write_description(description: Description, folder: Path) -> None:
     """Write `encoder.json` into an exported encoder's folder."""
-    document = _ADAPTER.dump_python(description, mode="json", exclude_none=True)
-    write_file(folder / FILE, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    write_json(folder / FILE, _ADAPTER.dump_python(description, mode="json", exclude_none=True))
 
 
 @dataclass(frozen=True, kw_only=True)

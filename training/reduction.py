@@ -1,7 +1,8 @@
 """Reduces a memory to the instance keys that best stand for all others with the same labels.
 
 RAE-XMC leaves smaller memories to future work (section 6). Here greedy facility location, over
-neighbors that share labels, chooses the rows. `keymatch lab budget` measures what is lost.
+neighbors that share labels, chooses the rows. `keymatch lab budget` measures what is lost. Other
+methods are in training/lab/measured/not-adopted.md.
 
 Shapes: N instances, L labels, E votes (entries of Y, row by row), C pairs of a vote and a carrier,
 d dimensions.
@@ -21,7 +22,6 @@ from service.core.index.exact import exact_search
 from service.core.index.protocol import RowFilter, batches
 from service.core.types import Floats, Rows
 
-REPRESENTATIVE = "representative"  # the one method; others are in lab/measured/not-adopted.md
 NEAR = 64  # considered neighbors of each row
 SEED = 0
 _CHUNK = 100_000  # votes whose two vectors are multiplied at once
@@ -47,14 +47,6 @@ def representative_rows(memory: WholeMemory, *, shares: Sequence[float]) -> dict
     if min(budgets.values(), default=total) < total:
         order = facility_order(find_carriers(memory), rng=np.random.default_rng(SEED))
     return {share: np.sort(order[:rows]) for share, rows in budgets.items()}
-
-
-def check_method(method: str) -> None:
-    """Raise `InvalidInput` for an unknown method of reduction."""
-    if method != REPRESENTATIVE:
-        raise InvalidInput(
-            f"reduction {method!r} is unknown; known is {REPRESENTATIVE}", field="reduction"
-        )
 
 
 def budget_rows(share: float, *, total: int) -> int:

@@ -207,21 +207,20 @@ def open_scoring(
     relevance: Relevance | None = None,
     head_share: float | None = None,
     report: Report = say_nothing,
-    encoder: TorchEncoder | None = None,
 ) -> Scoring:
     """Encode a data set, and take tau, lambda and b from a run's `folder`, or choose them.
 
     They are chosen if the folder has none, on `slices`: training rows that the encoder never saw,
     by default `default_slices`. `relevance` replaces the folder's, and `head_share` the share that
     D of UniDEC's two heads has in the vectors. Raises `InvalidInput` for a share if the encoder has
-    no heads. `encoder` is the encoder `name` if it is already loaded.
+    no heads.
     """
     choices = read_choices(folder) if folder is not None else None
     if relevance is None and choices is not None:
         relevance = choices.relevance
     dataset = with_relevance(dataset, relevance)
     train, held = dataset.train, slices
-    encoder = encoder or load_encoder(name)
+    encoder = load_encoder(name)
     instances, queries, labels = _encoded(
         encoder, dataset, folder=folder, precision=precision, head_share=head_share, report=report
     )

@@ -46,13 +46,7 @@ from training.datasets.dataset import Dataset, Split
 from training.datasets.pair_weights import Relevance, vote_clicks, vote_weights, with_relevance
 from training.evaluation.known_queries import FIRST, KnownQueries
 from training.progress import Report, stages
-from training.reduction import (
-    REPRESENTATIVE,
-    WholeMemory,
-    budget_rows,
-    check_method,
-    representative_rows,
-)
+from training.reduction import WholeMemory, budget_rows, representative_rows
 from training.selection.memory_choices import HUBS, MOST_LOST, WORDS, choices_for
 from training.selection.validation import default_slices
 
@@ -104,8 +98,8 @@ def fuse_instances(instances: Halves, items: ItemFiles, *, progress: Callable[[i
 class BundleOptions:
     """Settings for a bundle that follow neither from the encoder nor from the data set.
 
-    The bundle keeps the share `instances` of the instance keys, chosen by the method `reduction`,
-    and all label keys. `relevance` is the scale of its vote weights. With `recall`, the bundle gets
+    The bundle keeps the share `instances` of the instance keys (`training.reduction`), and all
+    label keys. `relevance` is the scale of its vote weights. With `recall`, the bundle gets
     the smallest `ef` that reaches it. None keeps the index's `ef`, or raises it until it reaches
     the index's `recall_goal`. Unless `hold_out_test`, test rows are instances, too: the settings
     are chosen, and new queries measured, without them. `quick` chooses and measures nothing. Unless
@@ -121,7 +115,6 @@ class BundleOptions:
     keep_reranker: bool = False
     index: IndexParameters = field(default_factory=IndexParameters)
     instances: float = 1.0
-    reduction: str = REPRESENTATIVE
     relevance: Relevance = "given"
     recall: float | None = None
     spelling: Spelling | None = None
@@ -134,7 +127,6 @@ class BundleOptions:
 
 def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> None:
     """Check options before the long work. Raises `InvalidInput` for anything that would fail."""
-    check_method(options.reduction)
     if options.reranker is not None and options.reranker.facts.predictor != options.predictor:
         learned = options.reranker.facts.predictor
         raise InvalidInput(
@@ -159,7 +151,7 @@ def check_options(options: BundleOptions, dataset: Dataset, target: Path) -> Non
 
 def served_rows(dataset: Dataset, options: BundleOptions) -> Split:
     """Return the rows of a data set that become instances."""
-    return dataset.train if options.hold_out_test else dataset.with_test_rows().train
+    return dataset.train if options.hold_out_test else dataset.train.followed_by(dataset.test)
 
 
 def work_folder(target: Path) -> Path:

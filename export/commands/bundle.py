@@ -90,7 +90,6 @@ def bundle(
         predictor=predictor.over(defaults),
         choose=predictor.chooses and trees is None,
         instances=memory.instances,
-        reduction=memory.reduction,
         parts=memory.shards,
         hold_out_test=memory.hold_out_test,
         quick=quick,

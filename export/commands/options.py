@@ -145,10 +145,8 @@ class MemoryOptions:
     Attributes
     ----------
     instances
-        Share of the instance keys that the bundle keeps, above 0 and at most 1.
-    reduction
-        How the instance keys to keep are chosen; all label keys are kept. representative keeps
-        those that together are nearest to all rows with the same labels. `keymatch lab budget`
+        Share of the instance keys that the bundle keeps, above 0 and at most 1: those that together
+        are nearest to all rows with the same labels. All label keys are kept. `keymatch lab budget`
         measures the loss.
     relevance
         How the weights of the data's pairs count in the votes: given, as the data have them, binary
@@ -163,7 +161,6 @@ class MemoryOptions:
     """
 
     instances: float = 1.0
-    reduction: str = "representative"
     relevance: Literal["given", "binary", "log"] | None = None
     hold_out_test: Annotated[bool, Parameter(negative=())] = False
     shards: int | None = None

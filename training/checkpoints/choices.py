@@ -14,17 +14,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import orjson
-from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from service.core.bundle import ranges
 from service.core.bundle.manifest import PredictorFacts, Refinement
 from service.core.config import STRICT
-from service.core.errors import InvalidData
-from service.core.files.atomic import write_file
-from service.core.wrong_values import what_is_wrong
 from training.datasets.pair_weights import Relevance
+from training.documents import checked, read_json, write_json
 
 CHOICES, NOVEL = "keymatch.json", "novel.json"
 
@@ -87,7 +83,7 @@ def as_document(settings: Choices | NovelChoices) -> dict[str, Any]:
 
 def write_choices(folder: Path, choices: Choices) -> None:
     """Write the choices into a checkpoint's folder."""
-    _write(folder / CHOICES, choices)
+    write_json(folder / CHOICES, as_document(choices))
 
 
 def read_choices(folder: Path) -> Choices | None:
@@ -97,7 +93,7 @@ def read_choices(folder: Path) -> Choices | None:
 
 def write_novel(folder: Path, novel: NovelChoices) -> None:
     """Write IRENE's settings into a checkpoint's folder."""
-    _write(folder / NOVEL, novel)
+    write_json(folder / NOVEL, as_document(novel))
 
 
 def read_novel(folder: Path) -> NovelChoices | None:
@@ -105,19 +101,5 @@ def read_novel(folder: Path) -> NovelChoices | None:
     return _read(folder / NOVEL, NovelChoices)
 
 
-def _write(path: Path, settings: Choices | NovelChoices) -> None:
-    write_file(path, orjson.dumps(as_document(settings), option=orjson.OPT_INDENT_2) + b"\n")
-
-
 def _read(path: Path, kind: type[Settings]) -> Settings | None:
-    if not path.is_file():
-        return None
-    try:
-        return TypeAdapter(kind).validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        message = f"is not what `train` writes: {where} {what_is_wrong(first)}"
-        raise InvalidData(path, message) from error
-    except TypeError as error:
-        raise InvalidData(path, f"is not what `train` writes: {error}") from error
+    return checked(kind, read_json(path), path=path, writer="train") if path.is_file() else None

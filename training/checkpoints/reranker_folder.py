@@ -14,7 +14,6 @@ import hashlib
 import shutil
 from pathlib import Path
 
-import orjson
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
@@ -23,8 +22,8 @@ from service.core.bundle.manifest import RerankerFacts
 from service.core.bundle.reranker_files import RerankerFiles
 from service.core.config import STRICT
 from service.core.errors import BundleAltered, BundleMissing, InvalidInput
-from service.core.files.atomic import write_file
 from service.core.files.folder_facts import checked, file_facts, read_document
+from training.documents import write_json
 
 FORMAT = "keymatch-reranker"
 VERSION = 1
@@ -52,8 +51,7 @@ def write(files: RerankerFiles, folder: Path, *, weights: str) -> None:
     `weights` is the digest of the checkpoint whose answers the trees learned from.
     """
     description = Description(format=FORMAT, version=VERSION, weights=weights, facts=files.facts)
-    document = _ADAPTER.dump_python(description, mode="json")
-    write_file(folder / FILE, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    write_json(folder / FILE, _ADAPTER.dump_python(description, mode="json"))
 
 
 def copy(source: Path, folder: Path) -> None:

@@ -12,8 +12,8 @@ import orjson
 
 from service.core.config import parse
 from service.core.errors import InvalidData, InvalidInput
-from service.core.files.atomic import write_file
 from training.datasets.metadata_texts import MetadataSettings
+from training.documents import write_json
 
 RUN = "run.json"
 BEST = "best"  # the folder of the best checkpoint, in the run's folder
@@ -25,7 +25,7 @@ DATA_DIGEST = "data_digest"  # SHA-256 of the texts; it tells data sets of the s
 
 def write_run(run: Path, facts: dict[str, Any]) -> None:
     """Write a run's facts into its folder."""
-    write_file(run / RUN, orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n")
+    write_json(run / RUN, facts)
 
 
 def read_run(run: Path) -> dict[str, Any]:
@@ -49,10 +49,7 @@ def read_run_on(run: Path, dataset: str) -> dict[str, Any]:
 
 
 def metadata_of_run(facts: dict[str, Any], run: Path) -> MetadataSettings:
-    """Return the metadata settings of a run; raises `InvalidConfig`.
-
-    In runs of older versions, which knew no metadata, nothing is appended to texts.
-    """
+    """Return the metadata settings of a run; raises `InvalidConfig`."""
     table = facts.get("settings", {}).get("metadata", {})
     return parse(MetadataSettings, table, source=str(run / RUN))
 

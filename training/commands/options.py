@@ -1,7 +1,8 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the metrics that they print."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -17,3 +18,9 @@ ScoringPrecision = Annotated[
         " gives the same results on any hardware."
     ),
 ]
+SHOWN = ("P@1", "P@5", "R@100", "PSP@5")
+
+
+def figures(metrics: Mapping[str, float], names: Sequence[str] = SHOWN) -> str:
+    """Format metrics: "P@1 59.19, P@5 26.65"."""
+    return ", ".join(f"{name} {metrics[name]:.2f}" for name in names)

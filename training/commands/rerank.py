@@ -11,8 +11,7 @@ from cyclopts import Parameter
 from service.command_line import open_console
 from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_unwritable
-from training.commands.figures import figures
-from training.commands.options import MANY, ScoringPrecision
+from training.commands.options import MANY, ScoringPrecision, figures
 from training.datasets import lf_xmc
 from training.datasets.dataset import require_test_rows
 from training.evaluation import results

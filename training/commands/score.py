@@ -33,14 +33,13 @@ from service.core.types import ScoreKind, Spelling
 from training.checkpoints.choices import Choices
 from training.checkpoints.label_keys import LABEL_KEYS
 from training.checkpoints.run_json import BEST, metadata_of_run, read_run_on
-from training.commands.figures import SHOWN, figures
-from training.commands.options import FLAT, MANY, ScoringPrecision
+from training.commands.options import FLAT, MANY, SHOWN, ScoringPrecision, figures
 from training.datasets import lf_xmc
 from training.datasets.dataset import Dataset, require_test_rows
 from training.datasets.metadata_texts import with_metadata
 from training.datasets.pair_weights import Relevance
 from training.evaluation import posted_labels, results
-from training.evaluation.answers import Answers, drawn_rows, read_untrained, write_untrained
+from training.evaluation.answers import drawn_rows, read_untrained
 from training.evaluation.asking import Asking
 from training.evaluation.bundle_rows import known_figures, without_seen_rows
 from training.evaluation.confidence import ConfidenceRow, measure_confidence
@@ -127,8 +126,8 @@ def _target(run: Path | None, encoder: str | None, out: Path | None, options: _O
     other and for an unknown encoder.
     """
     items, head_share = options.items, options.head_share
-    if items != "predicted" and (options.untrained or head_share is not None):
-        raise InvalidInput(f"--items {items} goes neither with --untrained nor with --head-share")
+    if items != "predicted" and head_share is not None:
+        raise InvalidInput(f"--items {items} and --head-share exclude each other")
     if head_share is not None and not 0.0 <= head_share <= 1.0:
         raise InvalidInput(f"--head-share must lie in 0..1, not {head_share:g}")
     if items != "predicted" or head_share is not None:  # kept apart from the run's results
@@ -142,8 +141,6 @@ def _target(run: Path | None, encoder: str | None, out: Path | None, options: _O
     target = run if run is not None else out
     if (run is None) == (encoder is None) or (encoder is None) != (out is None) or target is None:
         raise InvalidInput("give one of --bundle, --run, or --encoder and --out")
-    if options.untrained and run is None:
-        raise InvalidInput("--untrained goes with --run: an encoder by itself is not trained")
     refuse_unwritable(target)
     if encoder is not None:
         find_encoder(encoder)
@@ -165,7 +162,6 @@ def score(
     out: Path | None = None,
     precision: ScoringPrecision = "fp32",
     name: Annotated[str | None, Parameter(help="The name in the report.")] = None,
-    untrained: Annotated[bool, Parameter(negative=())] = False,
     relevance: Relevance | None = None,
     weighted: Annotated[bool, Parameter(negative=())] = False,
     head_share: float | None = None,
@@ -192,8 +188,6 @@ def score(
         An encoder as `export bundle` takes it.
     out
         The folder for results of `--encoder`, `--head-share` or `--items linked`.
-    untrained
-        Also measure the encoder that the run began with, if the run has not kept its answers.
     relevance
         How the weights of the pairs count in the votes. Default: as `fit` chose, otherwise given.
     weighted
@@ -206,14 +200,13 @@ def score(
     """
     if bundle is not None:
         own: dict[str, object] = {"run": run, "encoder": encoder, "out": out, "name": name}
-        own |= {"relevance": relevance, "head-share": head_share, "untrained": untrained}
+        own |= {"relevance": relevance, "head-share": head_share}
         _refuse_given(own, "--bundle and --{} exclude each other")
         with joined(_cluster(of_bundle)) as workers:
             _score_bundle(bundle, data, of_bundle, cache, workers, weighted=weighted, items=items)
         return
     _refuse_given(vars(of_bundle), "--{} goes with --bundle")
     options = _Options(
-        untrained=untrained,
         precision=precision,
         relevance=relevance,
         weighted=weighted,
@@ -241,7 +234,7 @@ def score(
     )
     results.write(measured, target)
     write_examples(examples, target)
-    said = [*_against_untrained(examples, run), *_chosen(measured, target)]
+    said = [*_against_untrained(examples), *_chosen(measured, target)]
     if weighted and not weights_differ(dataset.test.labels_of):
         said.append(ALL_ALIKE)
     console.print(*said, sep="\n", soft_wrap=True)
@@ -251,7 +244,6 @@ def score(
 class _Options:
     """How an encoder is scored; `settings` are the run's, and empty without a run."""
 
-    untrained: bool
     precision: Precision
     relevance: Relevance | None
     weighted: bool
@@ -301,30 +293,11 @@ def _scores(
         measured = list(scoring.results())
         if folder is not None and options.as_trained:
             measured = with_reranker(measured, scoring, folder)
-        untrained = _untrained(run, dataset, options, report)
+        untrained = None if run is None else read_untrained(run, dataset)
         rows = drawn_rows(dataset.test, seed=options.seed) if untrained is None else untrained.rows
         answers = scoring.answers(rows, encoder=str(folder or encoder))
         examples = examples_of(answers, untrained, dataset, seed=options.seed)
         return scoring, measured, examples
-
-
-def _untrained(
-    run: Path | None, dataset: Dataset, options: _Options, report: Report
-) -> Answers | None:
-    """Return the untrained encoder's answers that a run has kept, or measure and keep them.
-
-    None without a run, or if the run has no answers for these data and they are not asked for.
-    """
-    from training.scoring import open_scoring
-
-    kept = None if run is None else read_untrained(run, dataset)
-    if run is None or kept is not None or not options.untrained:
-        return kept
-    base = options.settings["encoder"]["name"]
-    scoring = open_scoring(base, dataset, folder=None, precision=options.precision, report=report)
-    answers = scoring.answers(drawn_rows(dataset.test, seed=options.seed), encoder=base)
-    write_untrained(answers, dataset, run)
-    return answers
 
 
 def _of_run(run: Path | None, facts: dict[str, Any], options: _Options) -> dict[str, Any]:
@@ -339,18 +312,13 @@ def _of_run(run: Path | None, facts: dict[str, Any], options: _Options) -> dict[
     return of_run
 
 
-def _against_untrained(examples: Examples, run: Path | None) -> Iterator[str]:
-    """Say how many queries were won and lost, or how to find out."""
+def _against_untrained(examples: Examples) -> Iterator[str]:
+    """Say how many queries the training won and lost, if the run has kept answers from before."""
     if examples.against is not None:
         against = examples.against
         yield (
             f"against the memory of {against.encoder} before this training: {against.won:,} of"
             f" {against.rows:,} queries won, {against.lost:,} lost, {against.same:,} the same"
-        )
-    elif run is not None:
-        yield (
-            f"{run} has no answers of the untrained memory to these data:"
-            " with --untrained they are measured"
         )
 
 

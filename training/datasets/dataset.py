@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, repeat
 
 import numpy as np
@@ -95,6 +95,21 @@ class Split:
             metadata_of=rows_of(self.metadata_of, rows),
         )
 
+    def followed_by(self, other: Split) -> Split:
+        """Return the rows of both splits; without metadata unless both have some."""
+        metadata = None
+        if self.metadata_of is not None and other.metadata_of is not None:
+            metadata = vstack([self.metadata_of, other.metadata_of], format="csr")
+        return Split(
+            instances=Texts(
+                uids=self.instances.uids + other.instances.uids,
+                texts=self.instances.texts + other.instances.texts,
+            ),
+            labels_of=vstack([self.labels_of, other.labels_of], format="csr"),
+            filtered=vstack([self.filtered, other.filtered], format="csr"),
+            metadata_of=metadata,
+        )
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
@@ -145,23 +160,6 @@ class Dataset:
             if of_labels is not None and len(of_labels) != len(self.labels):
                 message = f"{name} has {len(of_labels)} entries for {len(self.labels)} labels"
                 raise InvalidInput(message, field=name)
-
-    def with_test_rows(self) -> Dataset:
-        """Return this data set with all rows as training rows: its own, then those of test."""
-        train, test = self.train, self.test
-        metadata = None
-        if train.metadata_of is not None:
-            metadata = csr_matrix(vstack([train.metadata_of, test.metadata_of]))
-        every = Split(
-            instances=Texts(
-                uids=train.instances.uids + test.instances.uids,
-                texts=train.instances.texts + test.instances.texts,
-            ),
-            labels_of=csr_matrix(vstack([train.labels_of, test.labels_of])),
-            filtered=csr_matrix(vstack([train.filtered, test.filtered])),
-            metadata_of=metadata,
-        )
-        return replace(self, train=every)
 
     def inverse_propensities(self, labels_of: csr_matrix | None = None) -> Doubles:
         """Return `inverse_propensity` of all labels [L] in training rows, by default in all."""

@@ -142,9 +142,7 @@ def read_untrained(run: Path, dataset: Dataset) -> Answers | None:
                 scores=file.get_tensor("scores"),
             )
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise InvalidData(
-            path, "is damaged; remove it, and `score --untrained` writes it again"
-        ) from error
+        raise InvalidData(path, "is damaged; remove it, or train the run again") from error
 
 
 def digest_of(dataset: Dataset) -> str:

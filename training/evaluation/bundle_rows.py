@@ -54,7 +54,7 @@ def known_figures(
 
     `asked` opens the evaluation of a data set's test rows, in the place of which these are put.
     """
-    every = dataset.with_test_rows().train
+    every = dataset.train.followed_by(dataset.test)
     rows = _rows_in_memory(bundle, every.instances.texts)
     known = KnownQueries.of_rows(every.labels_of[rows], csr_matrix(every.filtered[rows]))
     if not len(known.rows):

@@ -133,32 +133,19 @@ def load(recipe: str, overrides: Sequence[str] = ()) -> Recipe:
 
     Raises `InvalidConfig` naming file, key and allowed values.
     """
-    document = read_document(recipe)
+    document = shipped.read_extended(recipe, opened=_opened, merged=_merged, what="recipe")
     for override in overrides:
         _override(document, override)
     return parse(Recipe, document, source=recipe)
 
 
-def read_document(recipe: str, *, extended_by: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the recipe's tables merged over those of the recipe that it extends.
-
-    `extended_by` lists the recipes that extend this one. Raises `InvalidConfig` if recipes extend
-    each other in a circle.
-    """
-    if recipe in extended_by:
-        raise InvalidConfig(f"{recipe} extends itself")
+def _opened(recipe: str) -> dict[str, Any]:
+    """Return a recipe's own tables; a path in `encoder.stage_one` is relative to its file."""
     document = shipped.read(recipe, *PACKAGES, what="recipe")
     encoder = document.get("encoder")
-    if isinstance(encoder, dict) and str(encoder.get("stage_one", "")).endswith(".toml"):
+    if isinstance(encoder, dict) and str(encoder.get("stage_one", "")).endswith(shipped.SUFFIX):
         encoder["stage_one"] = str(Path(recipe).parent / encoder["stage_one"])
-    base = document.pop("extends", None)
-    if base is None:
-        return document
-    if not isinstance(base, str):
-        raise InvalidConfig(f"{recipe}: extends must be the name of a recipe or of a .toml file")
-    if base.endswith(".toml"):
-        base = str(Path(recipe).parent / base)
-    return _merged(read_document(base, extended_by=(*extended_by, recipe)), document)
+    return document
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,7 @@ from service.core.config import read_toml
 from service.core.errors import InvalidConfig
 
 SUFFIX = ".toml"
+Document = dict[str, Any]
 
 
 def names(*packages: str) -> list[str]:
@@ -24,7 +26,7 @@ def text(name: str, *packages: str) -> str:
     return (resources.files(package) / f"{name}{SUFFIX}").read_text()
 
 
-def read(name: str, *packages: str, what: str) -> dict[str, Any]:
+def read(name: str, *packages: str, what: str) -> Document:
     """Read a TOML file of the packages or, if `name` ends in .toml, the file at this path.
 
     `what` is what the file contains, for the message of `InvalidConfig`, which lists all names.
@@ -39,6 +41,36 @@ def read(name: str, *packages: str, what: str) -> dict[str, Any]:
     package = next(package for package in packages if name in _names(package))
     with resources.as_file(resources.files(package) / f"{name}{SUFFIX}") as path:
         return read_toml(path)
+
+
+def read_extended(
+    name: str,
+    *,
+    opened: Callable[[str], Document],
+    merged: Callable[[Document, Document], Document],
+    what: str,
+) -> Document:
+    """Return the document that `opened` reads, `merged` over the one that its `extends` names.
+
+    `what` is what a document contains. Raises `InvalidConfig` if documents extend each other in a
+    circle.
+    """
+
+    def extended(name: str, *extended_by: str) -> Document:
+        if name in extended_by:
+            raise InvalidConfig(f"{name} extends itself")
+        document = opened(name)
+        base = document.pop("extends", None)
+        if base is None:
+            return document
+        if not isinstance(base, str):
+            message = f"extends must be the name of a {what} or of a {SUFFIX} file"
+            raise InvalidConfig(f"{name}: {message}")
+        if base.endswith(SUFFIX):
+            base = str(Path(name).parent / base)
+        return merged(extended(base, *extended_by, name), document)
+
+    return extended(name)
 
 
 def _names(package: str) -> list[str]:

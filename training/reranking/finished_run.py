@@ -65,14 +65,13 @@ def open_run(folder: Path, dataset: Dataset) -> FinishedRun:
     Raises `InvalidInput` for a run on other data or without held-out rows, and `InvalidData` if the
     folder has no finished run.
     """
-    digest = digest_of(dataset)
     facts = read_run_on(folder, dataset.name)
-    if facts.get(DATA_DIGEST, digest) != digest:  # runs of earlier versions have no digest
+    if facts.get(DATA_DIGEST) != digest_of(dataset):
         raise InvalidInput(f"{folder} was trained on other texts than those of {dataset.name!r}")
     if not (folder / BEST).is_dir():
         raise InvalidData(folder / BEST, "is missing: the run kept no checkpoint")
     source, settings = str(folder / RUN), facts.get("settings", {})
-    trained = trained_texts.read(folder / BEST)  # runs of earlier versions have no record
+    trained = trained_texts.read(folder / BEST)
     unseen = None if trained is None else trained.unseen_before(dataset.train.instances.texts)
     dataset = with_metadata(dataset, metadata_of_run(facts, folder))
     validation = parse(ValidationSettings, settings.get("validation", {}), source=source)

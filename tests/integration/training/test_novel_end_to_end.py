@@ -223,17 +223,3 @@ def test_a_stream_is_replayed_through_a_real_service_and_drawn(
     target.write_text("{}")
     said = refused(training, "report", "--stream", target, "--out", tmp_path / "again")
     assert "is not what `simulate stream --json` writes" in said
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ((), "give either --bundle or --url"),
-        (("--url", "ftp://nowhere"), "is not of the form http://HOST:PORT"),
-        (("--url", "http://127.0.0.1:1"), "no service is ready there"),
-    ],
-)
-def test_where_nothing_can_be_replayed(
-    options: tuple[str, ...], message: str, refused: Refused, split: Path
-) -> None:
-    assert message in refused(training, "simulate", "stream", "--data", split, *options)

@@ -30,7 +30,7 @@ for words in (
     ["score", *data, "--run", "run"],
     ["rerank", *data, "--run", "run", "--out", "reranked"],
     ["fit", *data, "--out", "fitted", "--encoder", "model", "--minutes", "0.1"],
-    ["score", *data, "--run", "fitted", "--untrained"],
+    ["score", *data, "--run", "fitted"],
 ):
     assert run(app, words) == 0, words
 assert run(export, ["encoder", "--encoder", "run/best", *data, "--out", "encoder"]) == 0

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.sparse import csr_matrix, vstack
+from scipy.sparse import csr_matrix
 
 from service.core.errors import InvalidInput
 from service.core.memory.decay import PLAIN
@@ -116,7 +116,7 @@ def _splits(
     else:
         fraction = 0.0 if data is not None else options.test_fraction
         marked = split_by_hash(texts, fraction=fraction, seed=options.seed)
-    return labeled(train, ~marked), joined(labeled(test), labeled(train, marked))
+    return labeled(train, ~marked), labeled(test).followed_by(labeled(train, marked))
 
 
 def _rows_before(
@@ -262,22 +262,6 @@ def with_pairs(
 def labeled(split: Split, marked: Bools | bool = True) -> Split:
     """Return the rows that are `marked` [N] and have at least one label."""
     return split.select(np.flatnonzero(marked & (np.diff(split.labels_of.indptr) > 0)))
-
-
-def joined(first: Split, second: Split) -> Split:
-    """Return the rows of both splits as one split."""
-    metadata = None
-    if first.metadata_of is not None and second.metadata_of is not None:
-        metadata = vstack([first.metadata_of, second.metadata_of], format="csr")
-    return Split(
-        instances=Texts(
-            uids=(*first.instances.uids, *second.instances.uids),
-            texts=(*first.instances.texts, *second.instances.texts),
-        ),
-        labels_of=vstack([first.labels_of, second.labels_of], format="csr"),
-        filtered=vstack([first.filtered, second.filtered], format="csr"),
-        metadata_of=metadata,
-    )
 
 
 def _lengthened(matrix: csr_matrix | None, rows: int) -> csr_matrix | None:

@@ -86,37 +86,14 @@ def renumbered(
 
 
 def require_made_from(bundle: Bundle, data: Dataset) -> None:
-    """Raise `InvalidInput` unless the bundle was made from `data`.
-
-    Bundles of earlier versions do not tell. Their training rows and labels must be among its own.
-    """
-    advice = "give the data set that the bundle was made from, or leave --data out"
-    if bundle.manifest.data == data.digest():
-        return
-    if bundle.manifest.data is not None:
+    """Raise `InvalidInput` unless the bundle was made from `data`."""
+    if bundle.manifest.data != data.digest():
         raise InvalidInput(
             f"the bundle {bundle.manifest.name} was made from the data set"
-            f" {bundle.manifest.dataset!r} with other rows than those of {data.name!r}: {advice}",
+            f" {bundle.manifest.dataset!r} with other rows than those of {data.name!r}: give the"
+            " data set that the bundle was made from, or leave --data out",
             field="data",
         )
-    posted = set(_posted_rows(bundle).tolist())
-    texts = (bundle.instance_texts[row] for row in range(bundle.instances) if row not in posted)
-    labels = (
-        bundle.label_ids[column]
-        for column in range(bundle.labels)
-        if not bundle.label_details.at(column).novel
-    )
-    for kind, known, names in (
-        ("label", set(data.labels.uids), labels),
-        ("query", set(data.train.instances.texts), texts),
-    ):
-        foreign = next((name for name in names if name not in known), None)
-        if foreign is not None:
-            raise InvalidInput(
-                f"the bundle {bundle.manifest.name} has the {kind} {foreign[:80]!r}, which the data"
-                f" set {data.name} does not have in train: {advice}",
-                field="data",
-            )
 
 
 def _posted_rows(bundle: Bundle) -> np.ndarray:

@@ -19,14 +19,14 @@ metadata. `json_text.py` and `sparse_text.py` describe their files. Both forms s
         learned     {"log": id, "version": number}: the events of a label log that the data holds,
                     which `data log` wrote; absent in other data sets
 
-A public folder has no `dataset.json`. Then the caller's values or the defaults apply; no setting
-is guessed from the folder's name.
+A public folder has no `dataset.json`. Then the defaults apply; no setting is guessed from the
+folder's name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -80,16 +80,11 @@ class Description:
         check_fields(self.fields)
 
 
-def read(
-    folder: Path | str,
-    *,
-    propensity: Propensity | None = None,
-    fields: tuple[str, ...] | None = None,
-) -> Dataset:
+def read(folder: Path | str) -> Dataset:
     """Read and validate a folder.
 
-    Arguments override the values of `dataset.json`. The defaults are a propensity of 0.55 and 1.5,
-    texts of title and content, and the folder's name. Uids need to be unique only within a file.
+    Without a `dataset.json` it has a propensity of 0.55 and 1.5, texts of title and content, and
+    the folder's name. Uids need to be unique only within a file.
 
     Raises:
         InvalidData: names file, line and field of the first mistake, or the missing files.
@@ -97,10 +92,6 @@ def read(
     folder = Path(folder)
     layout = LAYOUTS[detect_layout(folder)]
     description = read_description(folder)
-    if propensity is not None:
-        description = replace(description, propensity=propensity)
-    if fields is not None:
-        description = replace(description, fields=fields)
     labels, train, test, metadata = layout.read(folder, description.fields)
     of_labels = partial(_read_of_labels, folder, uids=labels.texts.uids)
     label_fields = of_labels(LABEL_FIELDS, _fields_of_row, missing={})
@@ -128,9 +119,7 @@ def read(
     )
 
 
-def write(
-    dataset: Dataset, folder: Path | str, *, layout: Layout = "json", compress: bool = True
-) -> None:
+def write(dataset: Dataset, folder: Path | str, *, layout: Layout = "json") -> None:
     """Write a new folder from which `read` returns an equal data set; never a partial folder.
 
     Raises:
@@ -138,7 +127,7 @@ def write(
         InvalidInput: the layout cannot store a part of the data set.
     """
     with new_folder(Path(folder)) as temporary:
-        LAYOUTS[layout].write(dataset, temporary, compress=compress)
+        LAYOUTS[layout].write(dataset, temporary)
         for name, split in ((TRAIN_FILTER, dataset.train), (TEST_FILTER, dataset.test)):
             rows, labels = split.filtered.nonzero()
             order = np.lexsort((labels, rows))
@@ -149,9 +138,8 @@ def write(
             (LABEL_ALIASES, "aliases", dataset.label_aliases),
         ):
             if of_labels is not None:
-                end = ".gz" if compress else ""
                 rows = _lines_of_labels(dataset.labels.uids, key, of_labels)
-                write_lines(temporary / f"{name}{end}", rows)
+                write_lines(temporary / f"{name}.gz", rows)
         write_json(temporary / DESCRIPTION, _description(dataset))
 
 

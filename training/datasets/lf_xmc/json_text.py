@@ -68,16 +68,15 @@ def read_rows(
     )
 
 
-def write(dataset: Dataset, folder: Path, *, compress: bool) -> None:
+def write(dataset: Dataset, folder: Path) -> None:
     """Write files that `read` reads back equal; the whole text of a row becomes its title."""
-    end = ".gz" if compress else ""
     if dataset.metadata is not None:
-        write_lines(folder / f"{METADATA}{end}", row_lines(dataset.metadata))
+        write_lines(folder / f"{METADATA}.gz", row_lines(dataset.metadata))
     labels = row_lines(dataset.labels, metadata=dataset.label_metadata)
-    write_lines(folder / f"lbl.json{end}", labels)
+    write_lines(folder / "lbl.json.gz", labels)
     for name, split in (("trn.json", dataset.train), (TEST, dataset.test)):
         rows = row_lines(split.instances, targets=split.labels_of, metadata=split.metadata_of)
-        write_lines(folder / f"{name}{end}", rows)
+        write_lines(folder / f"{name}.gz", rows)
 
 
 def row_lines(

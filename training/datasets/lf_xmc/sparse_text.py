@@ -45,7 +45,7 @@ def read(folder: Path, fields: tuple[str, ...]) -> tuple[Rows, Rows, Rows, None]
     return Rows(labels), rows("train", "trn_X_Y.txt"), rows("test", "tst_X_Y.txt"), None
 
 
-def write(dataset: Dataset, folder: Path, *, compress: bool) -> None:
+def write(dataset: Dataset, folder: Path) -> None:
     """Write files from which `read` returns an equal data set.
 
     Raises `InvalidInput` for what this form cannot store: metadata, and texts or uids with a line
@@ -53,17 +53,16 @@ def write(dataset: Dataset, folder: Path, *, compress: bool) -> None:
     """
     if dataset.metadata is not None:
         raise InvalidInput("the sparse text layout cannot store metadata", field="metadata")
-    end = ".gz" if compress else ""
     sides = (
         ("label", dataset.labels),
         ("train", dataset.train.instances),
         ("test", dataset.test.instances),
     )
     for side, texts in sides:
-        write_lines(folder / f"{side}_raw_texts.txt{end}", _one_line_each(texts.texts, side))
-        write_lines(folder / f"{side}_uids.txt{end}", _one_line_each(texts.uids, side))
+        write_lines(folder / f"{side}_raw_texts.txt.gz", _one_line_each(texts.texts, side))
+        write_lines(folder / f"{side}_uids.txt.gz", _one_line_each(texts.uids, side))
     for name, split in (("trn_X_Y.txt", dataset.train), ("tst_X_Y.txt", dataset.test)):
-        write_lines(folder / f"{name}{end}", matrix_lines(split.labels_of))
+        write_lines(folder / f"{name}.gz", matrix_lines(split.labels_of))
 
 
 def read_matrix(path: Path, *, shape: tuple[int, int]) -> csr_matrix:

@@ -11,8 +11,7 @@ from rich.table import Table as ConsoleTable
 
 from service.command_line import open_console
 from service.core.files.atomic import refuse_unwritable
-from training.commands.figures import SHOWN
-from training.commands.options import MANY, ScoringPrecision
+from training.commands.options import MANY, SHOWN, ScoringPrecision
 from training.datasets import lf_xmc
 from training.datasets.dataset import require_test_rows
 from training.documents import write_json
@@ -20,7 +19,7 @@ from training.lab.report.tables import Table, percent
 from training.reduction import budget_rows
 
 if TYPE_CHECKING:
-    from training.lab.study import Cost, Study
+    from training.lab.study import Cost
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
 
@@ -31,15 +30,13 @@ def budget(
     run: Path | None = None,
     encoder: str | None = None,
     budgets: Annotated[tuple[float, ...], MANY, Parameter(name="--budget")] = SHARES,
-    held_out: int | None = None,
     precision: ScoringPrecision = "fp32",
     json: Path | None = None,
-    plot: Path | None = None,
 ) -> None:
     """Measure memories with fewer instance keys; all labels stay.
 
     Keeps representative rows, as `export bundle --instances` does. Shows the metrics of rows that
-    were held out of training, and of the test rows.
+    were held out of training (of an encoder's, 1,000 or a fifth), and of the test rows.
 
     Parameters
     ----------
@@ -51,48 +48,32 @@ def budget(
         Instead of a run: an encoder as `export bundle` takes it, which has not trained on the data.
     budgets
         Shares of the instances, above 0 and up to 1.
-    held_out
-        How many training rows to hold out for an encoder; default 1,000.
     json
         Also write the figures, in percent, to this file.
-    plot
-        Also draw P@1, P@5, R@100 and PSP@5 of the test rows against the budget. Each metric gets a
-        PNG named PLOT with the metric in its name.
     """
-    _check(budgets, json)
+    for share in budgets:
+        budget_rows(share, total=1)  # refuses a wrong one before the long work
+    if json is not None:
+        refuse_unwritable(json.parent)
     dataset = lf_xmc.read(data)
     require_test_rows(dataset)
-    from training.lab.study import measure, open_study, write_plots
+    from training.lab.study import open_study
 
     console = open_console()
     with console.status("encoding"):
-        study = open_study(dataset, run=run, encoder=encoder, rows=held_out, precision=precision)
+        study = open_study(dataset, run=run, encoder=encoder, precision=precision)
     with console.status("measuring"):
-        costs = list(measure(study, shares=budgets))
+        costs = list(study.costs(budgets))
     console.print(_table(costs, dataset.name))
-    if plot is not None:
-        write_plots(costs, plot, title=dataset.name)
     if json is not None:
-        _write_json(json, study, costs)
-
-
-def _check(budgets: Sequence[float], json: Path | None) -> None:
-    """Raise `InvalidInput` for options that would fail only after long work."""
-    for share in budgets:
-        budget_rows(share, total=1)
-    if json is not None:
-        refuse_unwritable(json.parent)
-
-
-def _write_json(path: Path, study: Study, costs: Sequence[Cost]) -> None:
-    document = {
-        "dataset": study.dataset.name,
-        "encoder": study.name,
-        "choices": vars(study.choices),
-        "propensity": vars(study.dataset.propensity),
-        "costs": [vars(cost) for cost in costs],
-    }
-    write_json(path, document)
+        document = {
+            "dataset": dataset.name,
+            "encoder": str(run or encoder),
+            "choices": vars(study.scoring.choices),
+            "propensity": vars(dataset.propensity),
+            "costs": [vars(cost) for cost in costs],
+        }
+        write_json(json, document)
 
 
 def _table(costs: Sequence[Cost], name: str) -> ConsoleTable:

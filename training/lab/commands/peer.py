@@ -14,8 +14,7 @@ from service.command_line import open_console
 from service.core.config import parse, toml_value
 from service.core.errors import InvalidConfig
 from service.core.files.atomic import refuse_existing, refuse_unwritable
-from training.commands.figures import figures
-from training.commands.options import MANY
+from training.commands.options import MANY, figures
 from training.datasets import lf_xmc
 from training.datasets.dataset import require_test_rows
 from training.datasets.train_test_split import refuse_overlap

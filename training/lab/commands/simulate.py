@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from cyclopts import App, Parameter
 
-from service.child_server import Client, running_server
+from service.child_server import HOST, Client, running_server
 from service.command_line import open_console
 from service.core.bundle import manifest
 from service.core.errors import InvalidInput
@@ -38,8 +36,7 @@ _FLAG = Parameter(negative=())
 def stream(
     *,
     data: Path,
-    bundle: Path | None = None,
-    url: str | None = None,
+    bundle: Path,
     one_shot: Annotated[bool, _FLAG] = False,
     learn: Annotated[bool, _FLAG] = False,
     seed: int = 0,
@@ -56,8 +53,6 @@ def stream(
         SPLIT, as `keymatch lab split novel` writes it.
     bundle
         A bundle of SPLIT/seen. It is served with a new label log during the replay.
-    url
-        Instead of a bundle: a running service, such as http://127.0.0.1:8000. It keeps the labels.
     one_shot
         Post each label with a query that it was clicked for.
     learn
@@ -67,16 +62,17 @@ def stream(
     json
         Also write the figures, in percent, to this file.
     """
-    if (bundle is None) == (url is None):
-        raise InvalidInput("give either --bundle or --url")
     if json is not None:
         refuse_unwritable(json.parent)
     split = novel_split.read(data)
-    if bundle is not None:
-        _refuse_other_labels(bundle, split)
+    _refuse_other_labels(bundle, split)
     console = open_console()
     plan = schedule(split, seed=seed)
-    with _service(bundle, url) as service, stages(console) as report:
+    with (
+        running_server(bundle) as server,
+        closing(Client(HOST, server.port)) as service,
+        stages(console) as report,
+    ):
         labels = replay(
             split,
             plan,
@@ -90,7 +86,7 @@ def stream(
         raise InvalidInput(f"{data}: no test row has a novel label that was posted before it")
     measured = ReplayResult(
         dataset=split.everything.name,
-        served=str(bundle or url),
+        served=str(bundle),
         seed=seed,
         one_shot=one_shot,
         learn=learn,
@@ -104,23 +100,6 @@ def stream(
         console.print(bucket_table("clicks learned", measured.by_clicks).console(title))
     if json is not None:
         write_json(json, asdict(measured))
-
-
-@contextmanager
-def _service(bundle: Path | None, url: str | None) -> Iterator[Client]:
-    """Connect to the service at `url`, or serve `bundle` during the block and connect to it.
-
-    Raises `InvalidInput` if no service is ready at `url`.
-    """
-    with nullcontext() if bundle is None else running_server(bundle) as server:
-        address = str(url) if server is None else server.url
-        parts = urlsplit(address)
-        if parts.scheme != "http" or not parts.hostname:
-            raise InvalidInput(f"--url {address!r} is not of the form http://HOST:PORT")
-        with closing(Client(parts.hostname, parts.port or 80)) as service:
-            if not service.ready():
-                raise InvalidInput(f"--url {address}: no service is ready there")
-            yield service
 
 
 def _refuse_other_labels(bundle: Path, split: novel_split.NovelSplit) -> None:

@@ -23,7 +23,6 @@ head_share = 1.0                  # with this weight of UniDEC's first head
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -96,7 +95,13 @@ def load(name: str) -> Comparison:
 
     Raises `InvalidConfig` naming file, key and allowed values.
     """
-    comparison = parse(Comparison, _document(name), source=name)
+    document = shipped.read_extended(
+        name,
+        opened=lambda name: shipped.read(name, PACKAGE, what="comparison"),
+        merged=_appended,
+        what="comparison",
+    )
+    comparison = parse(Comparison, document, source=name)
     seen: dict[str, Entry] = {}
     for entry in comparison.entries:
         _check(entry, seen, source=f"{name}: {entry.name}")
@@ -106,25 +111,11 @@ def load(name: str) -> Comparison:
     return comparison
 
 
-def _document(name: str, *, extended_by: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The file's document, preceded by `set` and entries of the comparison that it extends.
-
-    `extended_by` are the comparisons that extend this one, to detect circles.
-    """
-    if name in extended_by:
-        raise InvalidConfig(f"{name} extends itself")
-    document = shipped.read(name, PACKAGE, what="comparison")
-    base = document.pop("extends", None)
-    if base is None:
-        return document
-    if not isinstance(base, str):
-        raise InvalidConfig(f"{name}: extends must be the name of a comparison or of a .toml file")
-    if base.endswith(shipped.SUFFIX):
-        base = str(Path(name).parent / base)
-    first = _document(base, extended_by=(*extended_by, name))
+def _appended(base: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+    """Return a comparison, preceded by `set` and entries of the one that it extends."""
     for key in ("set", "entries"):
         if isinstance(document.get(key, []), list):  # `parse` reports a value that is no list
-            document[key] = [*first.get(key, ()), *document.get(key, ())]
+            document[key] = [*base.get(key, ()), *document.get(key, ())]
     return document
 
 

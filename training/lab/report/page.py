@@ -9,21 +9,32 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from io import BytesIO
 from unicodedata import category
 
 from jinja2 import Environment, StrictUndefined
+from matplotlib.figure import Figure
 
 from training.evaluation.answers import TOP
 from training.evaluation.examples import ExampleQuery, Examples, ShownAnswer
 from training.lab.replay import ReplayResult
-from training.lab.report import significance, tables
+from training.lab.report import tables
 from training.lab.report.orderings import orderings
-from training.lab.report.plots import plane
 from training.lab.report.runs import Run
-from training.lab.report.seeds import seed_lines, seed_table
-from training.lab.report.tables import Part, Table, bucket_table, devices, run_table
+from training.lab.report.tables import (
+    Part,
+    Table,
+    bucket_table,
+    devices,
+    run_table,
+    seed_lines,
+    seed_table,
+)
 
 LONGEST_TEXT = 240  # characters of a query or keyword
+COLORS = ("#0072b2", "#c8500a", "#00835f", "#a8447f", "#5b4bb5", "#8a6a00", "#555f6b")
+MARKERS = "os^DvPX*"  # with 7 colors, 56 runs look different
+LONGEST_NAME = 40  # characters that fit into a legend
 
 WORDS = {
     "P@1": "Of a hundred queries, how many have a right keyword in first place.",
@@ -148,7 +159,7 @@ def _measured(runs: Sequence[Run]) -> Iterator[Part]:
             "Chance or not",
             "How far the best run by P@1 is ahead, and the p-value of a two-sided paired t-test"
             " over the same test rows, not corrected for the number of tests.",
-            significance.comparisons(runs),
+            tables.comparisons(runs),
         ),
         (
             "The RAE-XMC paper's orderings, checked here",
@@ -238,6 +249,29 @@ def _answer_lines(answers: Sequence[ShownAnswer]) -> str:
         for answer in answers
     ]
     return "\n".join(lines) or "nothing"
+
+
+def plane(runs: Sequence[Run]) -> bytes:
+    """Draw PSP@5 against P@1, with a point for each run at its chosen settings.
+
+    A system that gains on frequent labels at the cost of rare ones moves right and down. Equal runs
+    give equal bytes.
+    """
+    figure = Figure(figsize=(6.4, 3.8 + 0.11 * len(runs)), dpi=130, layout="constrained")
+    axes, points = figure.add_subplot(), []
+    for place, run in enumerate(runs):
+        marker, color = MARKERS[place % len(MARKERS)], COLORS[place % len(COLORS)]
+        metrics = run.chosen.metrics
+        points += axes.plot([metrics["P@1"]], [metrics["PSP@5"]], marker, color=color)
+    axes.set(xlabel="P@1, percent", ylabel="PSP@5, percent", title="P@1 and PSP@5")
+    axes.grid(alpha=0.3)
+    names = [run.name[:LONGEST_NAME] for run in runs]
+    legend = figure.legend(points, names, loc="outside lower center", ncols=2, frameon=False)
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a name may contain dollar signs
+    picture = BytesIO()
+    figure.savefig(picture, format="png", metadata={"Software": None})
+    return picture.getvalue()
 
 
 def stream_section(streams: Sequence[ReplayResult]) -> Section:

@@ -29,7 +29,7 @@ class Run:
 
     folder: Path
     results: Results
-    examples: Examples | None = None  # None for a peer, and for results of earlier versions
+    examples: Examples | None = None  # None for a peer
 
     @property
     def name(self) -> str:

@@ -1,4 +1,7 @@
-"""Tables of runs: figures in percent, as Markdown or for the report's page."""
+"""Tables of runs: figures in percent, as Markdown or for the report's page.
+
+n is the number of test rows with an unfiltered label.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.table import Table as ConsoleTable
 
 from training.evaluation.metrics import SEGMENTS
 from training.evaluation.results import PER_ROW, RERANKED, Result
+from training.evaluation.seeds import FIRST_SEED, folders_by_seed
 from training.lab.replay import Bucket
-from training.lab.report.runs import Run
+from training.lab.report.runs import Run, read_run
 
 METRICS = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100", "coverage@5")
 RUN_METRICS = ("P@1", "P@5", "R@100", "PSP@5")
+SEVERAL = "Several seeds, each with held-out rows of its own: means and standard deviations."
 Value = float | None
 
 
@@ -227,3 +234,81 @@ def _column(
     marked = shown(best(known)) if len(set(map(shown, known))) > 1 else None
     texts = [_shown(value, shown) for value in values]
     return [f"**{text}**" if text and text == marked else text for text in texts]
+
+
+# Several seeds, and paired t-tests
+
+
+def spread(values: Sequence[float]) -> str:
+    """Format the mean and sample standard deviation of several values; "" for a single one."""
+    if len(values) < 2:
+        return ""
+    return f"{percent(float(np.mean(values)))} ± {percent(float(np.std(values, ddof=1)))}"
+
+
+def by_seed(run: Run) -> list[Run]:
+    """Return a run and its other seeds (`training.evaluation.seeds`); raises as `read_run`."""
+    folders = folders_by_seed(run.folder).items()
+    return [run, *(read_run(folder) for seed, folder in folders if seed != FIRST_SEED)]
+
+
+def seed_table(runs: Sequence[Run]) -> Table:
+    """Show mean and deviation of every column for each run with several seeds."""
+    rows = []
+    for seeds in map(by_seed, runs):
+        if len(seeds) > 1:
+            columns = [[one.alone("P@1") for one in seeds]]
+            columns += [[one.chosen.metrics.get(metric) for one in seeds] for metric in RUN_METRICS]
+            known = [[value for value in column if value is not None] for column in columns]
+            rows.append([seeds[0].name, str(len(seeds)), *map(spread, known)])
+    headings = ("run", "seeds", "P@1, labels alone", *RUN_METRICS)
+    return Table(headings=headings, rows=rows, texts=1)
+
+
+def seed_lines(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield the table as Markdown, nothing if no run has several seeds."""
+    table = seed_table(runs)
+    if table.rows:
+        yield f"{SEVERAL}\n"
+        yield from table.markdown()
+
+
+def paired_p(left: NDArray[np.float64], right: NDArray[np.float64]) -> float | None:
+    """Return the two-sided p-value of Student's paired t-test (RAE-XMC, B.3) over [n] and [n].
+
+    t = mean(d) / (sd(d) / sqrt(n)) with n - 1 degrees of freedom. None if there is no test: with
+    fewer than two rows, or if all differences are equal, as for identical rankings.
+    """
+    from scipy.stats import t as student  # slow to import, and the other tables need none
+
+    differences = left - right
+    n = len(differences)
+    if n < 2 or np.ptp(differences) == 0.0:
+        return None
+    t = differences.mean() / (differences.std(ddof=1) / math.sqrt(n))
+    return float(2.0 * student.sf(abs(t), n - 1))
+
+
+def p_value(p: float | None) -> str:
+    """Format a p-value as in Table 9; "none" if nothing varies."""
+    if p is None:
+        return "none"
+    if p < 1e-300:  # a double cannot tell it from 0
+        return "≈ 0"
+    if p < 1e-4:
+        return f"{p:.1e}"
+    return f"{p:.2f}" if p >= 0.01 else f"{p:.4f}"
+
+
+def comparisons(runs: Sequence[Run]) -> Table:
+    """Test the best run by P@1 against each other run; `read_runs` checked that rows are equal."""
+    leader, rows = max(runs, key=lambda run: run.chosen.metrics["P@1"]), []
+    for other in runs:
+        if other is not leader:
+            cells = []
+            for left, right in zip(leader.rows.T, other.rows.T, strict=True):
+                points = 100.0 * (left.mean() - right.mean())
+                cells += [f"{points:+.2f}", p_value(paired_p(left, right))]
+            rows.append([other.name, way_of(other, other.chosen), *cells])
+    tests = [f"{metric}: {what}" for metric in PER_ROW for what in ("points", "p")]
+    return Table(headings=(f"{leader.name} against", "prediction", *tests), rows=rows, texts=2)

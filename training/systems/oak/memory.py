@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import orjson
 import torch
 from pydantic.dataclasses import dataclass as checked_dataclass
 from safetensors import SafetensorError
@@ -26,9 +25,9 @@ from torch import Tensor
 
 from service.core.config import STRICT, Count, parse
 from service.core.errors import InvalidData
-from service.core.files.atomic import write_file
 from service.core.types import Floats, Rows
 from training.datasets.metadata_links import NO_ITEM
+from training.documents import read_json, write_json
 from training.systems.oak.fusion import Fusion
 
 FUSION, FUSION_WEIGHTS, ITEMS = "fusion.json", "fusion.safetensors", "items.safetensors"
@@ -113,16 +112,12 @@ def write_item_memory(folder: Path, fusion: Fusion, residuals: Tensor, *, attend
     save_file({RESIDUALS: residuals.detach().cpu()}, folder / ITEMS)
     hidden = fusion.widen.out_features
     choices = FusionChoices(attended=attended, heads=fusion.heads, hidden=hidden)
-    write_file(folder / FUSION, orjson.dumps(asdict(choices), option=orjson.OPT_INDENT_2) + b"\n")
+    write_json(folder / FUSION, asdict(choices))
 
 
 def read_fusion(folder: Path, *, dimension: int) -> tuple[Fusion, FusionChoices]:
     """Read a checkpoint's fusion; `InvalidData` for files that are damaged or do not fit."""
-    try:
-        document = orjson.loads((folder / FUSION).read_bytes())
-    except orjson.JSONDecodeError as error:
-        raise InvalidData(folder / FUSION, f"is not what `train` writes: {error}") from error
-    choices = parse(FusionChoices, document, source=str(folder / FUSION))
+    choices = parse(FusionChoices, read_json(folder / FUSION), source=str(folder / FUSION))
     path = folder / FUSION_WEIGHTS
     fusion = Fusion(dimension, heads=choices.heads, hidden=choices.hidden)
     try:

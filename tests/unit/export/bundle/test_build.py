@@ -336,7 +336,6 @@ def test_an_existing_target_is_refused_before_any_work(build: Build, tmp_path: P
         (without_labels(), {}, "empty has no labels"),
         (None, {"instances": 0.0}, "above 0"),
         (None, {"instances": 1.1}, "1.1"),
-        (None, {"reduction": "random"}, "'random' is unknown; known is representative"),
     ],
 )
 def test_wrong_data_or_budget_is_refused_before_any_work(

@@ -93,24 +93,17 @@ def test_a_run_is_scored_at_what_was_chosen_and_at_all_else(
     assert (examples.against is not None) == (system == "rae")  # only RAE-XMC has a step 0
 
 
-def test_the_untrained_memory_is_kept_in_training_or_measured_when_asked(
+def test_the_run_is_compared_with_the_untrained_memory_that_training_kept(
     out: Path, model: Path, data: Path, capsys: Said
 ) -> None:
     score = ("score", "--run", out, "--data", data)
-    assert status_of(app, *score) == 0
-    assert f"against the memory of {model} before this training: " in capsys.readouterr().out
-    kept = read_examples(out)
-
-    (out / "untrained.safetensors").unlink()
-    assert status_of(app, *score) == 0
-    assert "with --untrained they are measured" in capsys.readouterr().out
-
-    assert status_of(app, *score, "--untrained") == 0
-    again = read_examples(out)
-    assert kept is not None and again is not None
-    assert [query.query for query in again.queries] == [query.query for query in kept.queries]
-    assert again.against is not None and again.against.rows == 16
-    assert (out / "untrained.safetensors").is_file()
+    for kept in (True, False):
+        assert status_of(app, *score) == 0
+        said = f"against the memory of {model} before this training: " in capsys.readouterr().out
+        examples = read_examples(out)
+        assert examples is not None and said is kept
+        assert (examples.against is not None and examples.against.rows == 16) is kept
+        (out / "untrained.safetensors").unlink(missing_ok=True)
 
 
 def test_a_run_votes_with_the_relevance_that_was_chosen_or_given(
@@ -303,9 +296,8 @@ def test_a_filter_leaves_labels_and_the_rows_with_one(tmp_path: Path, capsys: Sa
         ("", ONE_OF_THREE),
         ("--encoder x", ONE_OF_THREE),
         ("--run {tmp} --out x", ONE_OF_THREE),
-        ("--encoder x --out y --untrained", "--untrained goes with --run"),
         ("--bundle x --run {tmp}", "--bundle and --run exclude each other"),
-        ("--bundle x --untrained", "--bundle and --untrained exclude each other"),
+        ("--bundle x --name y", "--bundle and --name exclude each other"),
         ("--run {tmp} --exact", "--exact goes with --bundle"),
         ("--run {tmp} --filter x", "--filter goes with --bundle"),
         ("--run {tmp}", "run.json: is missing: the run has not finished"),
@@ -324,7 +316,7 @@ def test_a_filter_leaves_labels_and_the_rows_with_one(tmp_path: Path, capsys: Sa
         ("--run {run} --out {tmp}/x --head-share 1", "has no two heads"),
         ("--run {run} --out {tmp}/x --items linked", "is for a run of OAK"),
         ("--run {run} --items linked", "goes with --run and --out"),
-        ("--run {run} --items linked --untrained --out {tmp}/x", "--untrained"),
+        ("--run {run} --items linked --head-share 1 --out {tmp}/x", "exclude each other"),
     ],
 )
 def test_wrong_arguments_are_one_line(

@@ -11,6 +11,11 @@ from training.fitting.candidates import CANDIDATES, QUICK
 from training.models.vector_cache import VectorCache
 
 
+def fit(data: Path, out: Path, encoder: Path, *more: str, minutes: float = 5) -> int:
+    places = ["--data", str(data), "--out", str(out), "--encoder", str(encoder)]
+    return run(app, ["fit", *places, "--minutes", str(minutes), *more])
+
+
 class Fitted(NamedTuple):
     """The run's folder, and the number of texts that the frozen encoder encoded."""
 
@@ -34,8 +39,7 @@ def fitted(model: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(VectorCache, "vectors", noted)
         patch.setattr("training.fitting.facts.MOST_SPLITS", 1)
-        command = ["fit", "--data", str(data), "--out", str(folder), "--encoder", str(model)]
-        assert run(app, [*command, "--minutes", "5"]) == 0
+        assert fit(data, folder, model) == 0
     return Fitted(folder, encoded[0])
 
 

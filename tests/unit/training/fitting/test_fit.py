@@ -15,7 +15,7 @@ import torch
 from export.exported_encoder import predictor_defaults, read_origin
 from service.command_line import run
 from tests.support.tiny.training import tiny_dataset
-from tests.unit.training.fitting.conftest import Fitted
+from tests.unit.training.fitting.conftest import Fitted, fit
 from training.__main__ import app
 from training.checkpoints.choices import read_choices
 from training.datasets import lf_xmc
@@ -27,11 +27,6 @@ from training.fitting.time_left import deadline
 from training.fitting.trial import UNTRAINED
 from training.models.encoder_location import VECTOR_CACHE
 from training.models.torch_encoder import load_encoder
-
-
-def fit(data: Path, out: Path, encoder: Path, *, minutes: float = 5) -> int:
-    places = ["--data", str(data), "--out", str(out), "--encoder", str(encoder)]
-    return run(app, ["fit", *places, "--minutes", str(minutes)])
 
 
 def test_the_kept_run_is_one_as_train_writes_it(fitted: Fitted, data: Path) -> None:

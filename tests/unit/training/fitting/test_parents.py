@@ -13,7 +13,7 @@ from export.__main__ import app as export
 from service.command_line import run
 from service.core.bundle.bundle import open_bundle
 from tests.support.tiny.training import train_tiny, write_recipe
-from training.__main__ import app
+from tests.unit.training.fitting.conftest import fit
 from training.checkpoints import reranker_folder
 from training.checkpoints.choices import read_choices
 from training.checkpoints.reranker_folder import weights_digest
@@ -61,11 +61,6 @@ def train(folder: Path, name: str, *settings: str) -> int:
     return train_tiny(folder, name, *settings, "optimizer.precision=auto", recipe="rae")
 
 
-def fit(folder: Path, start: Path, out: Path, *more: str, minutes: float = 5) -> int:
-    places = ["--data", str(folder / "data"), "--encoder", str(start), "--out", str(out)]
-    return run(app, ["fit", *places, "--minutes", str(minutes), *more])
-
-
 def test_no_split_is_measured_on_rows_that_the_parent_has_trained_on(
     folder: Path,
     tmp_path: Path,
@@ -76,7 +71,7 @@ def test_no_split_is_measured_on_rows_that_the_parent_has_trained_on(
     monkeypatch.setattr("training.fitting.facts.MOST_SPLITS", 3)
     unseen = held_out(folder / "parent", folder / "data")
     assert len(unseen) == ROWS
-    assert fit(folder, folder / "parent", tmp_path / "run", "--seed", "5") == 0
+    assert fit(folder / "data", tmp_path / "run", folder / "parent", "--seed", "5") == 0
     said = capsys.readouterr().out
     assert "has trained on 24 of these rows: only the other 24 can be held out" in said
     assert "9 rows are held out, 2 times over" in said
@@ -92,7 +87,7 @@ def test_a_parent_that_has_seen_every_row_is_refused(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(folder, "everything", "validation.rows=0") == 0
-    assert fit(folder, folder / "everything", tmp_path / "run") == 2
+    assert fit(folder / "data", tmp_path / "run", folder / "everything") == 2
     assert "has trained on all but 0 of the 48 labeled rows of colours" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
     assert train(folder, "after all", f"encoder.name={folder / 'everything'}") == 2
@@ -117,7 +112,7 @@ def test_a_checkpoint_without_a_record_is_measured_with_a_warning(
 ) -> None:
     shutil.copytree(folder / "parent/best", tmp_path / "old")
     (tmp_path / "old/trained_texts.npz").unlink()
-    assert fit(folder, tmp_path / "old", tmp_path / "run", minutes=0.1) == 0
+    assert fit(folder / "data", tmp_path / "run", tmp_path / "old", minutes=0.1) == 0
     assert "old has no trained_texts.npz, as an earlier version wrote it" in capsys.readouterr().out
 
 
@@ -127,7 +122,7 @@ def reranked(folder: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Lesson, "score_by", lambda lesson, sums: 200.0)
         patch.setattr("training.fitting.fit.CANDIDATES", {})
-        assert fit(folder, folder / "parent", folder / "reranked") == 0
+        assert fit(folder / "data", folder / "reranked", folder / "parent") == 0
     assert reranker_folder.is_reranker(folder / "reranked/best")
     return folder / "reranked"
 
@@ -147,7 +142,7 @@ def test_without_time_the_parents_reranker_stays_with_its_checkpoint(
     monkeypatch.setattr("training.fitting.reranker.learn", late)
     monkeypatch.setattr("training.fitting.fit.best_of", lambda trials: trials[0])
     out = tmp_path / "run"
-    assert fit(folder, reranked, out, minutes=0.1) == 0
+    assert fit(folder / "data", out, reranked, minutes=0.1) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert "; with the parent's reranker and settings" in last
     reranker_folder.read(out / "best", weights=weights_digest(out / "best"))
@@ -175,7 +170,7 @@ def test_a_lost_reranker_is_reported_in_the_last_line(
     if not in_time:
         monkeypatch.setattr("training.fitting.reranker.learn", late)
         monkeypatch.setattr("training.fitting.fit.best_of", lambda trials: trials[-1])
-    assert fit(folder, reranked, out) == 0
+    assert fit(folder / "data", out, reranked) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert f"; without the parent's reranker ({why}" in last
     assert not reranker_folder.is_reranker(out / "best")
@@ -189,6 +184,6 @@ def test_parts_that_a_trained_checkpoint_cannot_keep_are_reported(
     keys = folder / "classifiers/best/label_keys.npy"
     if not keys.is_file():  # if texts were the better keys
         np.save(keys, np.ones((16, 32), np.float16))
-    assert fit(folder, folder / "classifiers", tmp_path / "run", minutes=0.1) == 0
+    assert fit(folder / "data", tmp_path / "run", folder / "classifiers", minutes=0.1) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert "; without the parent's learned label keys" in last

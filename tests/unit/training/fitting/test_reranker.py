@@ -11,7 +11,7 @@ from export.exported_encoder import open_exported
 from service.command_line import run
 from service.core.bundle.bundle import open_bundle
 from tests.support.tiny.training import write_tiny_checkpoint
-from tests.unit.training.fitting.conftest import Fitted
+from tests.unit.training.fitting.conftest import Fitted, fit
 from training.__main__ import app
 from training.checkpoints import reranker_folder
 from training.evaluation import results
@@ -52,8 +52,7 @@ def test_trees_lie_beside_the_checkpoint_and_follow_it(
 ) -> None:
     monkeypatch.setattr(Lesson, "score_by", lambda lesson, sums: 200.0)
     folder = tmp_path / "run"
-    command = ["fit", "--data", str(data), "--out", str(folder), "--encoder", str(model)]
-    assert run(app, [*command, "--minutes", "5"]) == 0
+    assert fit(data, folder, model) == 0
     assert "it is kept, and bundles of this run have it" in capsys.readouterr().out
     facts = orjson.loads((folder / "run.json").read_bytes())
     assert facts["second_ranking"]["trees"] == 50

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,15 @@ def history(log: LabelLog, trigram_bundle: Bundle) -> Callable[..., History]:
 
 
 @pytest.fixture
-def learn(history: Callable[..., History]) -> Learn:
-    """`learn(*changes, data=..., since=...)` logs changes and returns the data set of the log."""
+def learn(history: Callable[..., History], trigram_bundle: Bundle) -> Learn:
+    """`learn(*changes, data=..., since=...)` logs changes and returns the data set of the log.
+
+    The bundle was made from `data`, unless its manifest says otherwise.
+    """
 
     def learned(
         *changes: Change,
+        bundle: Bundle = trigram_bundle,
         data: Dataset | None = None,
         since: Moment | None = None,
         recent_from: Moment | None = None,
@@ -50,9 +55,10 @@ def learn(history: Callable[..., History]) -> Learn:
         **options: Any,
     ) -> Dataset:
         held = options.pop("held", data.learned if data is not None else None)
-        read = history(
-            *changes, held=held, since=since or Moment(), recent_from=recent_from, **options
-        )
+        if data is not None and bundle.manifest.data is None:
+            bundle = replace(bundle, manifest=replace(bundle.manifest, data=data.digest()))
+        options |= {"held": held, "since": since or Moment(), "recent_from": recent_from}
+        read = history(*changes, bundle=bundle, **options)
         chosen = LearnedOptions(
             everything=since is None,
             recent_is_test=recent_from is not None,

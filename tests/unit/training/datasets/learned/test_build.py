@@ -279,13 +279,6 @@ def test_the_digest_of_a_bundle_tells_other_data(
         learn(bundle=bundle, data=other)
 
 
-def test_data_that_the_bundle_was_not_made_from_is_refused(learn: Learn) -> None:
-    data = tiny_dataset()
-    texts = replace(data.train.instances, texts=("other", *data.train.instances.texts[1:]))
-    with pytest.raises(InvalidInput, match=r"query 'shoes for running'.*leave --data out"):
-        learn(data=replace(data, train=replace(data.train, instances=texts)))
-
-
 def test_pairs_are_left_out_of_the_data_as_well(learn: Learn, log: LabelLog) -> None:
     data = with_test(tiny_dataset(), "jogging", "walking")
     changes = [

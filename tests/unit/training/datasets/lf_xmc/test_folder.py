@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.core.errors import InvalidData, InvalidInput
+from service.core.errors import InvalidData
 from training.datasets import lf_xmc
 from training.datasets.dataset import Propensity
 
@@ -55,12 +55,7 @@ def test_what_the_rows_mean(folder: Path) -> None:
     assert dataset.train.instances.uids[0] == dataset.test.instances.uids[0] == "q0"
 
 
-def test_arguments_win_and_metadata_indices_mean_nothing_without_the_file(folder: Path) -> None:
-    dataset = lf_xmc.read(folder, propensity=Propensity(a=0.5, b=0.4), fields=("title",))
-    assert dataset.propensity == Propensity(a=0.5, b=0.4)
-    assert dataset.labels.texts == ("red", "blue")
-    with pytest.raises(InvalidInput, match="fields must be title or title, content"):
-        lf_xmc.read(folder, fields=("content",))
+def test_metadata_indices_mean_nothing_without_the_file(folder: Path) -> None:
     (folder / "metadata.json").unlink()
     dataset = lf_xmc.read(folder)
     assert dataset.metadata is None
@@ -143,26 +138,6 @@ def test_label_fields_are_found_by_uid(folder: Path) -> None:
     assert lf_xmc.read(folder).label_fields == ({}, {"price": 3, "sizes": ("s", "m")})
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ('{"fields": {}}', "uid: 'None' is no label's uid"),
-        ('{"uid": "l9", "fields": {}}', "uid: 'l9' is no label's uid"),
-        ('{"uid": "l0", "fields": {}}', "uid: is repeated"),
-        ('{"uid": "l1"}', "fields: must be an object"),
-        ('{"uid": "l1", "fields": {"x": {}}}', "x: must be a string, a number"),
-        ('{"uid": "l1", "fields": {"x": null}}', "x: must be a string, a number"),
-        ("[", "not valid JSON"),
-    ],
-)
-def test_bad_label_fields_are_named(folder: Path, line: str, said: str) -> None:
-    path = folder / "label_fields.json"
-    path.write_text(f'{{"uid": "l0", "fields": {{"x": 1}}}}\n{line}\n')
-    with pytest.raises(InvalidData) as caught:
-        lf_xmc.read(folder)
-    assert str(caught.value).startswith(f"{path}:2: {said}")
-
-
 def test_label_aliases_are_found_by_uid(folder: Path) -> None:
     assert lf_xmc.read(folder).label_aliases is None
     path = folder / "label_aliases.json"
@@ -171,18 +146,28 @@ def test_label_aliases_are_found_by_uid(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("name", "line", "said"),
     [
-        ('{"uid": "l9", "aliases": []}', "uid: 'l9' is no label's uid"),
-        ('{"uid": "l0", "aliases": []}', "uid: is repeated"),
-        ('{"uid": "l1"}', "aliases: must be a list of texts that are not empty"),
-        ('{"uid": "l1", "aliases": [1]}', "aliases: must be a list of texts that are not empty"),
-        ('{"uid": "l1", "aliases": [" "]}', "aliases: must be a list of texts that are not empty"),
+        ("fields", '{"fields": {}}', "uid: 'None' is no label's uid"),
+        ("fields", '{"uid": "l9", "fields": {}}', "uid: 'l9' is no label's uid"),
+        ("fields", '{"uid": "l0", "fields": {}}', "uid: is repeated"),
+        ("fields", '{"uid": "l1"}', "fields: must be an object"),
+        ("fields", '{"uid": "l1", "fields": {"x": {}}}', "x: must be a string, a number"),
+        ("fields", '{"uid": "l1", "fields": {"x": null}}', "x: must be a string, a number"),
+        ("fields", "[", "not valid JSON"),
+        ("aliases", '{"uid": "l9", "aliases": []}', "uid: 'l9' is no label's uid"),
+        ("aliases", '{"uid": "l0", "aliases": []}', "uid: is repeated"),
+        ("aliases", '{"uid": "l1"}', "aliases: must be a list of texts that are not empty"),
+        ("aliases", '{"uid": "l1", "aliases": [1]}', "aliases: must be a list of texts that"),
+        ("aliases", '{"uid": "l1", "aliases": [" "]}', "aliases: must be a list of texts that"),
     ],
 )
-def test_bad_label_aliases_are_named(folder: Path, line: str, said: str) -> None:
-    path = folder / "label_aliases.json"
-    path.write_text(f'{{"uid": "l0", "aliases": ["x"]}}\n{line}\n')
+def test_bad_label_fields_and_aliases_are_named(
+    folder: Path, name: str, line: str, said: str
+) -> None:
+    path = folder / f"label_{name}.json"
+    good = {"fields": {"x": 1}, "aliases": ["x"]}[name]
+    path.write_text(f"{json.dumps({'uid': 'l0', name: good})}\n{line}\n")
     with pytest.raises(InvalidData) as caught:
         lf_xmc.read(folder)
     assert str(caught.value).startswith(f"{path}:2: {said}")
@@ -264,7 +249,7 @@ def test_the_description_is_used(folder: Path) -> None:
     dataset = lf_xmc.read(folder)
     assert (dataset.name, dataset.source, dataset.fields) == ("meadow", "by hand", ("title",))
     assert dataset.propensity == Propensity(a=0.6, b=2.6)
-    assert lf_xmc.read(folder, propensity=Propensity(a=1, b=1)).propensity.a == 1
+    assert dataset.labels.texts == ("red", "blue")
 
 
 @pytest.mark.parametrize(

@@ -102,11 +102,11 @@ def assert_same_matrix(left: csr_matrix | None, right: csr_matrix | None) -> Non
 
 @pytest.mark.parametrize("layout", ["json", "sparse"])
 @settings(max_examples=40, deadline=None)
-@given(data=st.data(), compress=st.booleans())
-def test_what_is_written_is_read_back(layout: Layout, data: st.DataObject, compress: bool) -> None:
+@given(data=st.data())
+def test_what_is_written_is_read_back(layout: Layout, data: st.DataObject) -> None:
     dataset = data.draw(datasets(with_metadata=layout == "json"))
     with tempfile.TemporaryDirectory() as folder:
-        lf_xmc.write(dataset, Path(folder) / "out", layout=layout, compress=compress)
+        lf_xmc.write(dataset, Path(folder) / "out", layout=layout)
         assert_equal(dataset, lf_xmc.read(Path(folder) / "out"))
 
 
