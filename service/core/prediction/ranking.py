@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -31,9 +32,10 @@ from service.core.bundle.bundle import Bundle
 from service.core.errors import NotCompiled
 from service.core.memory.decay import Decay
 from service.core.memory.label_table import LabelTable
+from service.core.memory.shards import FoundRows
 from service.core.memory.view import View
-from service.core.prediction.steering import Steering
-from service.core.types import Doubles, Floats, Indices, Reading, Rows, ScoreKind
+from service.core.rules import Rule
+from service.core.types import Doubles, Floats, FusedItem, Indices, Reading, Rows, ScoreKind
 
 LIBRARY = Path(__file__).with_name("libvotes.so")
 # With at least one vote per this many columns, filling a table over all columns is faster. With
@@ -45,6 +47,9 @@ _NOTHING_LEARNED = (b"", b"", 0, b"", None, 0)
 _EVERY_LABEL = (*_NOTHING_LEARNED, b"", 0, None, 0)  # none was learned or deleted
 
 
+AttendedItems = tuple[FusedItem, ...] | None  # of one query, as in `Prediction`
+
+
 class Ranking(NamedTuple):
     """The best labels of one query, descending by score; ties are ordered by label id.
 
@@ -53,8 +58,9 @@ class Ranking(NamedTuple):
     of votes (Eq. 7). After reranking, scores are probabilities, and `votes` [k] are the sums.
     `places` [k] are the labels' places by score, from 0, before some were left out, and
     `best_score` was the first one's. `confidences` [k] are None if the bundle has none. If the
-    table has `boosts` [k], labels are in the order of score times boost. `steering` is there if
-    rules act on the query.
+    table has `boosts` [k], labels are in the order of score times boost. Rules have put `pinned`
+    columns in their places. If the request asks for explanations, `rules` are those that acted, and
+    `without_rules` the columns that would have answered without them.
     """
 
     columns: Sequence[int]
@@ -67,17 +73,14 @@ class Ranking(NamedTuple):
     votes: Sequence[float] | None = None
     confidences: Sequence[float | None] | None = None
     boosts: Sequence[float] | None = None
-    steering: Steering | None = None
+    rules: Sequence[Rule] = ()
+    pinned: frozenset[int] = frozenset()
+    without_rules: Sequence[int] = ()
 
     @property
     def score_kind(self) -> ScoreKind:
         """Whether the scores are sums of votes or probabilities."""
         return "votes" if self.votes is None else "probability"
-
-    @property
-    def pinned(self) -> frozenset[int]:
-        """The columns of pinned labels."""
-        return frozenset() if self.steering is None else frozenset(self.steering.pins.values())
 
     def only(self, places: Sequence[int]) -> Ranking:
         """Return the labels at some places, in this order."""
@@ -444,7 +447,9 @@ class Stopwatch:
 class SearchedQuery:
     """One query as it was read, with its vector [d] and what was found for it in `view`.
 
-    The `similarities` [b] of its keys, the `rows` [b], are descending.
+    The `similarities` [b] of its keys, the `rows` [b], are descending. They are `partial` if a
+    shard of the memory has not answered. `items` are those that the vector attended to, if the
+    request asks for explanations and there is an item memory.
     """
 
     view: View
@@ -453,6 +458,36 @@ class SearchedQuery:
     similarities: Floats
     rows: Rows
     watch: Stopwatch
+    items: AttendedItems = None
+    partial: bool = False
+
+
+def searched_queries(
+    view: View,
+    readings: Sequence[Reading],
+    vectors: Floats,
+    found: FoundRows,
+    *,
+    watch: Stopwatch,
+    items: Iterable[AttendedItems] = repeat(None),
+) -> Iterator[SearchedQuery]:
+    """Yield queries [B] one by one, given their vectors [B, d] and what was found [B, b]."""
+    for reading, vector, similarities, rows, attended in zip(
+        readings, vectors, found.similarities, found.rows, items, strict=False
+    ):
+        if len(rows) and rows[-1] < 0:  # missing rows (-1) are at the end
+            count = np.count_nonzero(rows >= 0)
+            similarities, rows = similarities[:count], rows[:count]
+        yield SearchedQuery(
+            view=view,
+            reading=reading,
+            vector=vector,
+            similarities=similarities,
+            rows=rows,
+            watch=watch,
+            items=attended,
+            partial=found.partial,
+        )
 
 
 AStage = TypeVar("AStage", bound="Stage")

@@ -1,7 +1,7 @@
 """New views and leaving clients wake waiters; a failing request fails no other of its batch."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,9 +16,8 @@ from service.core.errors import (
     DelayExceeded,
     KeymatchError,
 )
-from service.core.items.fusion import FusedQueries
-from service.core.prediction.predictor import Readings, Searched
-from service.core.prediction.ranking import Stopwatch
+from service.core.prediction.predictor import Readings
+from service.core.prediction.ranking import SearchedQuery, Stopwatch
 from service.core.types import Floats, Prediction, Reading
 from service.engine.reading import read_path
 from service.engine.reading.read_path import Outcome, ViewWaiters, answer_batch
@@ -91,7 +90,7 @@ class FakePredictor:
 
     def __init__(self) -> None:
         self.encoded: list[list[str]] = []
-        self.searched: list[list[float]] = []
+        self.searches: list[list[float]] = []
         self.scored: list[str] = []
         self.broken: set[str] = set()
         self.encode_ends = self.search_ends = lambda: None
@@ -102,41 +101,48 @@ class FakePredictor:
             tuple(Reading(query=query, text=text) for text in query.split("|")) for query in queries
         ]
 
-    def encode(self, queries: Sequence[str], watch: Stopwatch) -> Floats:
-        self.encoded.append(list(queries))
+    def encode(self, readings: Iterable[Readings], watch: Stopwatch) -> dict[str, Floats]:
+        texts = [reading.text for reading in chain.from_iterable(readings)]
+        self.encoded.append(texts)
         watch.seconds["encode"] = 0.002
         self.encode_ends()
-        if self.broken & set(queries):
+        if self.broken & set(texts):
             raise ValueError("this text breaks the tokenizer")
-        return np.array([[len(query)] for query in queries], np.float32)
+        return {text: np.array([len(text)], np.float32) for text in texts}
 
-    def fuse(self, _view: Any, vectors: Floats, *_: Any) -> FusedQueries:
-        return FusedQueries(vectors=vectors)
-
-    def search(
-        self, _view: Any, readings: Sequence[Readings], vectors: Floats, *_: Any
-    ) -> Searched:
+    def searched(
+        self,
+        view: Any,
+        readings: Sequence[Readings],
+        vectors: Mapping[str, Floats],
+        _options: Any,
+        watch: Stopwatch,
+    ) -> list[SearchedQuery]:
         """Choose the last reading of each query."""
-        self.searched.append(vectors[:, 0].tolist())
+        texts = [reading.text for reading in chain.from_iterable(readings)]
+        self.searches.append([float(vectors[text][0]) for text in texts])
+        watch.seconds["retrieve"] = 0.001
         self.search_ends()
-        rows, texts = np.zeros(vectors.shape, np.int64), list(chain.from_iterable(readings))
-        of_texts = Searched(
-            readings=texts,
-            vectors=vectors,
-            similarities=vectors,
-            rows=rows,
-            places=range(len(texts)),
-        )
-        return of_texts.chosen((np.cumsum([*map(len, readings)]) - 1).tolist())
+        empty = np.zeros(0)
+        return [
+            SearchedQuery(
+                view=view,
+                reading=of_query[-1],
+                vector=vectors[of_query[-1].text],
+                similarities=empty.astype(np.float32),
+                rows=empty.astype(np.int64),
+                watch=watch,
+            )
+            for of_query in readings
+        ]
 
     def predictions(
-        self, _view: Any, searched: Searched, _options: Any, items: Sequence[Any], _watch: Any
+        self, searched: Sequence[SearchedQuery], _options: Any
     ) -> tuple[Prediction, ...]:
-        texts = [reading.text for reading in searched.readings]
-        assert all(items[place] is None for place in searched.places)
-        assert [len(text) for text in texts] == searched.vectors[:, 0].tolist()
+        texts = [query.reading.text for query in searched]
+        assert [len(text) for text in texts] == [query.vector[0] for query in searched]
         self.scored += texts
-        return tuple(Prediction(reading=reading, keywords=()) for reading in searched.readings)
+        return tuple(Prediction(reading=query.reading, keywords=()) for query in searched)
 
 
 class Desk:
@@ -196,7 +202,7 @@ def test_all_readings_of_a_query_are_encoded_and_searched(desk: Desk) -> None:
     first, second = desk.request("a", "bb|ccc"), desk.request("dddd|eeeee")
     desk.answer_requests(first, second)
     assert desk.predictor.encoded == [["a", "bb", "ccc", "dddd", "eeeee"]]
-    assert desk.predictor.searched == [[1, 2, 3, 4, 5]]
+    assert desk.predictor.searches == [[1, 2, 3, 4, 5]]
     assert desk.predictor.scored == ["a", "ccc", "eeeee"]
     assert answered(first) == ["a", "bb|ccc"]
     assert answered(second) == ["dddd|eeeee"]
@@ -206,7 +212,7 @@ def test_requests_are_encoded_and_searched_together(desk: Desk) -> None:
     first, second = desk.request("a"), desk.request("bb", "ccc")
     desk.answer_requests(first, second)
     assert desk.predictor.encoded == [["a", "bb", "ccc"]]
-    assert desk.predictor.searched == [[1, 2, 3]]
+    assert desk.predictor.searches == [[1, 2, 3]]
     assert (answered(first), answered(second)) == (["a"], ["bb", "ccc"])
     answer = first.future.result()
     assert (answer.version, answer.seconds["queue"], answer.seconds["encode"]) == (1, 0.5, 0.002)
@@ -228,7 +234,7 @@ def test_predictions_are_serialized_where_the_request_asks_for_that(desk: Desk) 
     assert (answer.predictions, answer.serialized) == ((), (b"a", b"bb"))
     assert isinstance(refused.future.exception(), AnswerTooLarge)
     assert answered(plain) == ["ccc"]
-    assert desk.predictor.searched == [[1, 2, 4, 3]]  # nothing was searched twice
+    assert desk.predictor.searches == [[1, 2, 4, 3]]  # nothing was searched twice
 
 
 def test_tasks_of_other_options_views_or_bundles_are_searched_by_themselves(desk: Desk) -> None:
@@ -242,7 +248,7 @@ def test_tasks_of_other_options_views_or_bundles_are_searched_by_themselves(desk
     desk.answer([*tasks, *(request.cut() for request in requests[2:])], dropped=[dropped])
     assert dropped[0].future.exception() is dropped[1]
     assert desk.predictor.encoded == [["a", "bb", "ccc", "dddd"]]
-    assert desk.predictor.searched == [[1], [2], [3, 4]]
+    assert desk.predictor.searches == [[1], [2], [3, 4]]
     assert other.predictor.encoded == [["of other"]]
     assert answered(requests[-1]) == ["of other"]
     assert [request.future.result().version for request in requests] == [1, 1, 2, 2, 1]
@@ -274,7 +280,7 @@ def test_what_expired_in_a_stage_does_not_reach_the_next(desk: Desk, stage: str)
 
     setattr(desk.predictor, f"{stage}_ends", two_seconds_later)
     desk.answer_requests(late, left, kept)
-    assert desk.predictor.searched == [[4] if stage == "encode" else [4, 5, 4]]
+    assert desk.predictor.searches == [[4] if stage == "encode" else [4, 5, 4]]
     assert desk.predictor.scored == ["kept"]
     assert isinstance(late.future.exception(), DeadlineExceeded)
     assert isinstance(left.future.exception(), ClientLeft)
