@@ -33,6 +33,7 @@ _FEW = 16  # labels that are asked one by one whose they are
 MOST_BOOST = 1e6  # of one label, after all rules
 _FIRST = 1e30  # a boost beyond all others
 _NO_COLUMNS: Indices = np.zeros(0, np.int32)
+NO_BOOSTS: Floats = np.zeros(0, np.float32)  # of a table: all labels have 1
 # Estimated bytes of main memory, in addition to the rows.
 BYTES_A_LABEL = 1_100  # the label's object, its identity, and its entries in the maps
 BYTES_A_QUERY = 8  # only a reference: the text belongs to the row
@@ -71,7 +72,7 @@ class LabelTable:
     fields: LabelFields = field(default_factory=partial(LabelFields.of, ()))
     kept: bytes | None = None
     whole: LabelTable | None = field(default=None, compare=False, repr=False)
-    factors: Floats | None = None
+    factors: Floats = field(default_factory=NO_BOOSTS.copy)
     tenant: Tenant | None = None
 
     def __len__(self) -> int:
@@ -103,12 +104,9 @@ class LabelTable:
         return replace(table, kept=bytes(bits))
 
     @property
-    def boosts(self) -> Floats | None:
-        """The factors of scores by which labels are ordered, or None if all are 1.
-
-        A label at a column beyond the array has the factor 1.
-        """
-        if self.factors is not None or not self.fields.boosted:  # mostly, none has a boost
+    def boosts(self) -> Floats:
+        """The factors of scores by which labels are ordered; 1 at columns beyond the array."""
+        if len(self.factors) or not self.fields.boosted:  # mostly, none has a boost
             return self.factors
         return self.fields.boosts
 
@@ -128,8 +126,7 @@ class LabelTable:
     def _own_factors(self) -> Floats:
         """Return a copy of the boosts, [C]."""
         factors, known = np.ones(self.columns, np.float32), self.boosts
-        if known is not None:
-            factors[: len(known)] = known
+        factors[: len(known)] = known
         return factors
 
     def of(self, tenant: Tenant | None) -> LabelTable:

@@ -146,7 +146,7 @@ class ConfidentEnough:
 
     def apply(self, ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
         """Return the labels that are sure enough."""
-        if ranking.confidences is None:
+        if not ranking.confidences:
             return ranking
         sure = enumerate(ranking.confidences)
         return ranking.only([place for place, of in sure if of is not None and of >= self.least])

@@ -33,7 +33,7 @@ class Diverse:
         columns = np.array(ranking.columns, np.int64)
         keys = query.view.label_keys(columns).astype(np.float32)
         scores = np.array(ranking.scores, np.float64)
-        if ranking.boosts is not None:
+        if ranking.boosts:
             scores *= np.array(ranking.boosts)
         chosen = maximal_marginal_relevance(scores, keys, diversity=self.diversity, count=count)
         return ranking.only(chosen)

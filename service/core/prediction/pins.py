@@ -19,7 +19,7 @@ class Pinned:
 
     pins: Mapping[int, int]  # columns by position
     others: Sequence[Stage]
-    boosts: Floats | None  # of all labels; those that came in have pinned ones first
+    boosts: Floats  # of all labels; those that came in have pinned ones first
 
     def wants(self, count: int) -> int:
         """Return the number of pinned labels and others."""

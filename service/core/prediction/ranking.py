@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from service.core.bundle.bundle import Bundle
 from service.core.errors import NotCompiled
 from service.core.memory.decay import Decay
-from service.core.memory.label_table import LabelTable
+from service.core.memory.label_table import NO_BOOSTS, LabelTable
 from service.core.memory.shards import FoundRows
 from service.core.memory.view import View
 from service.core.rules import Rule
@@ -47,6 +47,8 @@ _NOTHING_LEARNED = (b"", b"", 0, b"", None, 0)
 _EVERY_LABEL = (*_NOTHING_LEARNED, b"", 0, None, 0)  # none was learned or deleted
 
 
+_OF_LABELS = ("columns", "scores", "places", "votes", "confidences", "boosts")  # of a `Ranking`
+
 AttendedItems = tuple[FusedItem, ...] | None  # of one query, as in `Prediction`
 
 
@@ -57,7 +59,7 @@ class Ranking(NamedTuple):
     `similarities` [b] and `weights` [b] (after Eq. 4) describe the keys that voted. Scores are sums
     of votes (Eq. 7). After reranking, scores are probabilities, and `votes` [k] are the sums.
     `places` [k] are the labels' places by score, from 0, before some were left out, and
-    `best_score` was the first one's. `confidences` [k] are None if the bundle has none. If the
+    `best_score` was the first one's. There are `confidences` [k] if the bundle has some. If the
     table has `boosts` [k], labels are in the order of score times boost. Rules have put `pinned`
     columns in their places. If the request asks for explanations, `rules` are those that acted, and
     `without_rules` the columns that would have answered without them.
@@ -70,29 +72,22 @@ class Ranking(NamedTuple):
     weights: Doubles
     places: Sequence[int]
     best_score: float
-    votes: Sequence[float] | None = None
-    confidences: Sequence[float | None] | None = None
-    boosts: Sequence[float] | None = None
+    score_kind: ScoreKind = "votes"
+    votes: Sequence[float] = ()
+    confidences: Sequence[float | None] = ()
+    boosts: Sequence[float] = ()
     rules: Sequence[Rule] = ()
     pinned: frozenset[int] = frozenset()
     without_rules: Sequence[int] = ()
 
-    @property
-    def score_kind(self) -> ScoreKind:
-        """Whether the scores are sums of votes or probabilities."""
-        return "votes" if self.votes is None else "probability"
-
     def only(self, places: Sequence[int]) -> Ranking:
         """Return the labels at some places, in this order."""
-        votes, confidences, boosts = self.votes, self.confidences, self.boosts
-        return self._replace(
-            columns=[self.columns[place] for place in places],
-            scores=[self.scores[place] for place in places],
-            places=[self.places[place] for place in places],
-            votes=None if votes is None else [votes[place] for place in places],
-            confidences=None if confidences is None else [confidences[one] for one in places],
-            boosts=None if boosts is None else [boosts[place] for place in places],
-        )
+        chosen: dict[str, Any] = {
+            name: [values[place] for place in places]
+            for name in _OF_LABELS
+            if (values := getattr(self, name))
+        }
+        return self._replace(**chosen)
 
     def first(self, count: int) -> Ranking:
         """Return the first `count` labels."""
@@ -104,24 +99,24 @@ class Ranking(NamedTuple):
 
     def by_score(self) -> Ranking:
         """Return the labels in the order of their scores alone."""
-        if self.boosts is None:
+        if not self.boosts:
             return self
         return self.only(sorted(range(len(self.places)), key=self.places.__getitem__))
 
-    def boosted(self, boosts: Floats | None) -> Ranking:
+    def boosted(self, boosts: Floats) -> Ranking:
         """Return labels that are in the order of their scores, in the order of score times boost.
 
         `boosts` are those of a `LabelTable`. Labels that tie stay in the order of their scores.
         """
-        if boosts is None:
+        if not len(boosts):
             return self
         ranked = _times_boosts(self.scores, self.columns, boosts)
         order = sorted(range(len(ranked)), key=lambda place: -ranked[place])
         return self.with_boosts(boosts).only(order)
 
-    def with_boosts(self, boosts: Floats | None) -> Ranking:
+    def with_boosts(self, boosts: Floats) -> Ranking:
         """Return the ranking with other boosts of a `LabelTable`, in the same order."""
-        return self._replace(boosts=None if boosts is None else boosts_of(self.columns, boosts))
+        return self._replace(boosts=boosts_of(self.columns, boosts))
 
     def with_pins(self, pins: Mapping[int, int], others: Sequence[int], *, count: int) -> Ranking:
         """Return the columns `others`, among which pinned ones stand at their positions, from 0.
@@ -131,14 +126,14 @@ class Ranking(NamedTuple):
         ranked = frozenset(self.columns)
         missing = [column for column in pins.values() if column not in ranked]
         fill = len(missing)
-        votes, confidences, boosts = self.votes, self.confidences, self.boosts
+        reranked = self.score_kind == "probability"
         whole = self._replace(
             columns=[*self.columns, *missing],
             scores=[*self.scores, *[0.0] * fill],
             places=[*self.places, *[len(self.columns)] * fill],
-            votes=None if votes is None else [*votes, *[0.0] * fill],
-            confidences=None if confidences is None else [*confidences, *[None] * fill],
-            boosts=None if boosts is None else [*boosts, *[1.0] * fill],
+            votes=[*self.votes, *[0.0] * fill] if reranked else (),
+            confidences=self.confidences and [*self.confidences, *[None] * fill],
+            boosts=self.boosts and [*self.boosts, *[1.0] * fill],
         )
         order = list(others)
         for position in sorted(pins):
@@ -279,7 +274,7 @@ class Ranker:
         b: Sequence[int],
         memorization: float,
         top_k: int,
-        boosts: Floats | None = None,
+        boosts: Floats = NO_BOOSTS,
     ) -> Best:
         """Find the `top_k` labels of each query, and all that tie with the last of these.
 
@@ -300,7 +295,7 @@ class Ranker:
         arguments = (
             *(values.address, _bytes(rows, np.int64), _bytes(softmax, np.float64)),
             *((ctypes.c_int64 * len(b))(*b), len(b), memorization, *others),
-            *((None, 0) if boosts is None else (boosts.ctypes.data, len(boosts))),
+            *((boosts.ctypes.data, len(boosts)) if len(boosts) else (None, 0)),
         )
         counts, weights = (ctypes.c_int64 * len(b))(), (ctypes.c_double * len(rows))()
         room = top_k + _ROOM_FOR_TIES
@@ -374,7 +369,7 @@ def _best(
     columns: Sequence[int], scores: Sequence[float], *, labels: LabelTable, top_k: int
 ) -> tuple[Sequence[int], Sequence[float]]:
     """Return the `top_k` best columns by score times boost, in the order of their scores."""
-    if labels.boosts is not None:
+    if len(labels.boosts):
         score_of = dict(zip(columns, scores, strict=True))
         ranked = _times_boosts(scores, columns, labels.boosts)
         columns, _ = in_order(columns, ranked, labels=labels, top_k=top_k)

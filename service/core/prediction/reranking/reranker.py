@@ -99,6 +99,7 @@ class Reranker:
             scores=best,
             places=range(len(best)),
             best_score=max(best, default=0.0),
+            score_kind="probability",
             votes=[votes[column] for column in columns],
         )
 
@@ -137,7 +138,7 @@ class Reranked:
                 query.reading.text,
                 query.vector,
                 ranking.by_score(),
-                top_k=count if boosts is None else len(ranking.columns),
+                top_k=len(ranking.columns) if len(boosts) else count,
             )
         return ranking.boosted(boosts).first(count)
 
