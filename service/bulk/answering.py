@@ -11,7 +11,7 @@ from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.index.protocol import batches
 from service.core.lexical.words import TypedQuery
 from service.core.prediction.predictor import prediction
-from service.core.prediction.ranking import Ranking, SearchedQuery, Stopwatch
+from service.core.prediction.ranking import Query, Ranking, Stopwatch
 from service.core.types import PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
 from service.http.answers import KeywordAnswer, ResultAnswer
@@ -53,13 +53,13 @@ def results(
     return answers
 
 
-def _result(query: SearchedQuery, ranking: Ranking, options: PredictOptions) -> ResultAnswer:
+def _result(query: Query, ranking: Ranking, options: PredictOptions) -> ResultAnswer:
     if options.explain:
         return result_answer(prediction(query, ranking, options), explain=True)
     return answer_of(query.reading, ranking.score_kind, _keywords(query, ranking))
 
 
-def _keywords(query: SearchedQuery, ranking: Ranking) -> list[KeywordAnswer]:
+def _keywords(query: Query, ranking: Ranking) -> list[KeywordAnswer]:
     keywords: list[KeywordAnswer] = []
     asked, labels = TypedQuery(query.reading.text), query.view.labels
     confidences: Iterable[float | None] = ranking.confidences or repeat(None)

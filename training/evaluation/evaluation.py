@@ -22,7 +22,7 @@ from service.core.memory.shards import FoundRows
 from service.core.memory.view import View
 from service.core.options import complete_options
 from service.core.prediction.predictor import Predictor, as_typed, voting_kind
-from service.core.prediction.ranking import Stopwatch, searched_queries
+from service.core.prediction.ranking import Query, Stopwatch, searched_queries
 from service.core.prediction.reranking.reranker import open_reranker
 from service.core.types import Floats, PredictOptions, RowKind, Rows, Spelling
 from training.datasets.dataset import Dataset
@@ -142,12 +142,10 @@ class Evaluation:
 
     def ranked(self, retrieved: Neighbours, memorization: float) -> RankedLabels:
         """The ranked labels of all test rows, [n, k]."""
-        readings = [as_typed(text) for text in self.texts]
-        options = replace(self.options, memorization=memorization)
-        ranked = RankedLabels.none(len(readings), options.top_k)
-        searched = searched_queries(
-            self.view, readings, self.vectors, FoundRows(*retrieved), watch=Stopwatch()
-        )
+        options, watch = replace(self.options, memorization=memorization), Stopwatch()
+        read = [Query.read(self.view, as_typed(text), watch) for text in self.texts]
+        ranked = RankedLabels.none(len(read), options.top_k)
+        searched = searched_queries(read, self.vectors, FoundRows(*retrieved))
         for row, (_, ranking) in enumerate(self.predictor.rank(searched, options)):
             found = len(ranking.columns)
             ranked.labels[row, :found] = ranking.columns

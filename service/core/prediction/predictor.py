@@ -1,15 +1,14 @@
-"""Answers a query from one view: encode -> retrieve -> vote -> top-k (Alg. 1 of RAE-XMC).
+"""Answers queries: read -> encode -> items -> search -> vote -> top-k (Alg. 1 of RAE-XMC).
 
-A misspelled query is first read as it may be meant. If it has several readings, all of them are
-searched, and the reading whose best label gets the most votes is answered. With an item memory, a
-query's vector is fused with items between encoding and retrieval. The stages of `stages_of` then
-change the ranking of the votes.
+`read` says what a misspelled query may mean. `encode` makes the vectors of all readings. `searched`
+applies the filters of rules, fuses the vectors with items, finds the keys that may vote, and
+chooses the reading whose best label gets the most votes. `rank` counts the votes. The stages of
+`stages_of` then change the ranking. HTTP, bulk, export and evaluation call the same four.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice, repeat
 from operator import attrgetter
 from threading import Lock
@@ -32,9 +31,9 @@ from service.core.prediction.match_types import OfTypes
 from service.core.prediction.pins import pinned_in
 from service.core.prediction.ranking import (
     AttendedItems,
+    Query,
     Ranker,
     Ranking,
-    SearchedQuery,
     Stage,
     Stages,
     Stopwatch,
@@ -98,7 +97,7 @@ class QueryCache:
 
 
 Readings = tuple[Reading, ...]  # what one query may mean, at least one
-Ranked = tuple[SearchedQuery, Ranking]  # a query as it was answered, with its best labels
+Ranked = tuple[Query, Ranking]  # a query as it was answered, with its best labels
 
 
 def as_typed(query: str) -> Reading:
@@ -173,50 +172,65 @@ class Predictor:
         vectors: Mapping[str, Floats],
         options: PredictOptions,
         watch: Stopwatch,
-    ) -> Sequence[SearchedQuery]:
+    ) -> Sequence[Query]:
         """Fuse queries [B] with items, retrieve the keys that may vote, and choose each's reading.
 
-        `vectors` has those of all texts. Raises what `places_of` raises, and `NotInBundle` if the
-        options name items but `view` has no item memory.
+        `vectors` has those of all texts. A query with one reading is searched among the labels
+        alone that filters of rules leave, unless the answer without rules is to be explained.
+        Raises what `places_of` raises, and `NotInBundle` if the options name items but `view` has
+        no item memory.
         """
-        read = [reading for of_query in readings for reading in of_query]  # [T]
-        encoded = np.array([vectors[reading.text] for reading in read], np.float32)
-        encoded = encoded.reshape(len(read), self._encoder.dimension)
+        narrowed, others = dict[int, Query](), list[list[Query]]()
+        for place, of_query in enumerate(readings):
+            read = [Query.read(view, reading, watch) for reading in of_query]
+            if len(read) == 1 and read[0].is_filtered and not options.explain:
+                narrowed[place] = self._narrowed(read[0], options)
+            else:
+                others.append(read)
+        found = iter(self._searched(others, vectors, options))
+        places = range(len(readings))
+        return [narrowed[place] if place in narrowed else next(found) for place in places]
+
+    def _searched(
+        self,
+        read: Sequence[Sequence[Query]],
+        vectors: Mapping[str, Floats],
+        options: PredictOptions,
+    ) -> Sequence[Query]:
+        """Return the best reading of each query [B] of one view, with what was found for it."""
+        if not read:
+            return ()
+        every = [query for of_query in read for query in of_query]  # [T]
+        view, watch, texts = every[0].view, every[0].watch, [query.reading.text for query in every]
+        encoded = np.array([vectors[text] for text in texts], np.float32)
         fused, items = _fused(view, encoded, options, watch)
         with watch.stage("retrieve"):
-            texts = [reading.text for reading in read]
             found = retrieved(view, texts, fused, options, depth=options.depth)
-            queries = searched_queries(view, read, fused, found, items=items, watch=watch)
-            return list(self._best_readings(queries, readings, options))
+            queries = searched_queries(every, fused, found, items)
+            return list(self._best_readings(queries, map(len, read), options))
 
     def _best_readings(
-        self,
-        queries: Iterator[SearchedQuery],
-        readings: Sequence[Readings],
-        options: PredictOptions,
-    ) -> Iterator[SearchedQuery]:
-        """Yield each query's best reading, given those of all `readings` [B].
+        self, queries: Iterator[Query], counts: Iterable[int], options: PredictOptions
+    ) -> Iterator[Query]:
+        """Yield each query's best reading; `counts` [B] are its readings among `queries` [T].
 
         The best label of the best one gets the most votes; the first one wins ties.
         """
         votes, stages = self._votes(options), self.stages_of(options).of(OfTypes)
 
-        def most_votes(query: SearchedQuery) -> float:
+        def most_votes(query: Query) -> float:
             return max(ranked(votes, stages, query, 1).scores, default=0.0)
 
-        for count in map(len, readings):
+        for count in counts:
             of_query = list(islice(queries, count))
             yield of_query[0] if count == 1 else max(of_query, key=most_votes)
 
-    def rank(self, searched: Iterable[SearchedQuery], options: PredictOptions) -> Iterator[Ranked]:
-        """Yield the best labels of each query. Rules of its view act on each query alone."""
+    def rank(self, searched: Iterable[Query], options: PredictOptions) -> Iterator[Ranked]:
+        """Yield the best labels of each query, as rules steer it."""
         votes, stages = self._votes(options), self.stages_of(options)
         for query in searched:
-            acting: Sequence[Rule] = ()
-            if query.view.has_rules:
-                acting = query.view.rules.acting_on(query.reading.query, query.reading.text)
-            if acting:
-                yield self._steered(query, acting, votes, stages, options)
+            if query.rules:
+                yield self._steered(query, votes, stages, options)
             else:
                 yield query, ranked(votes, stages.all, query, options.top_k)
 
@@ -240,8 +254,7 @@ class Predictor:
 
     def _steered(
         self,
-        query: SearchedQuery,
-        acting: Sequence[Rule],
+        query: Query,
         votes: Votes,
         stages: Stages,
         options: PredictOptions,
@@ -250,47 +263,45 @@ class Predictor:
         top_k, without = options.top_k, tuple[int, ...]()
         if options.explain:
             without = tuple(ranked(votes, stages.all, query, top_k).columns)
-        if any(rule.filter is not None for rule in acting):
-            query, acting = self._narrowed(query, acting, options)
-        steering = self._steerings.of(query.view, acting)
+        if query.is_filtered:
+            query = self._narrowed(query, options)
+        steering = self._steerings.of(query.view, query.rules)
         steered, pinned = pinned_in(query, steering, stages, top_k)
         ranking = ranked(votes, pinned, steered, top_k)
-        return replace(query, view=steering.view), ranking._replace(
-            rules=acting if options.explain else (),
+        return query._replace(view=steering.view), ranking._replace(
+            rules=query.rules if options.explain else (),
             pinned=frozenset(steering.pins.values()),
             without_rules=without,
         )
 
-    def _narrowed(
-        self, query: SearchedQuery, acting: Sequence[Rule], options: PredictOptions
-    ) -> tuple[SearchedQuery, Sequence[Rule]]:
-        """Read and search one query again among the labels that the filters of `acting` leave.
+    def _narrowed(self, query: Query, options: PredictOptions) -> Query:
+        """Read and search a query among the labels that the filters of its rules leave.
 
         So it is answered as with the same filters in the request. As it is then read, further rules
-        may act, and others no longer. All that acted are returned.
+        may act, and others no longer. It gets all that acted.
         """
         view, asked, watch = query.view, query.reading.query, query.watch
         filtering: dict[str, Rule] = {}
         turn = 0
-        while new := {one.id: one for one in acting if one.filter and one.id not in filtering}:
+        while new := [one for one in query.rules if one.filter and one.id not in filtering]:
             turn += 1
-            filtering |= new
+            filtering |= {rule.id: rule for rule in new}
             narrowed = narrowed_by(view, filtering.values(), self._only)
             again = turn <= MOST_READ_AGAIN
             read = self.read(narrowed, [asked], options, watch) if again else [(as_typed(asked),)]
-            [query] = self.searched(narrowed, read, self.encode(read, watch), options, watch)
-            acting = view.rules.acting_on(asked, query.reading.text)
-        rules = {rule.id: rule for rule in (*filtering.values(), *acting)}.values()
-        return query, sorted(rules, key=attrgetter("precedence"))
+            own = [Query.read(narrowed, reading, watch) for reading in read[0]]
+            [query] = self._searched([own], self.encode(read, watch), options)
+        rules = {rule.id: rule for rule in (*filtering.values(), *query.rules)}.values()
+        return query._replace(rules=sorted(rules, key=attrgetter("precedence")), narrowed=True)
 
     def predictions(
-        self, searched: Iterable[SearchedQuery], options: PredictOptions
+        self, searched: Iterable[Query], options: PredictOptions
     ) -> tuple[Prediction, ...]:
         """Return the keywords of queries; the stage "rerank" nests in the current stage."""
         return tuple(prediction(*one, options) for one in self.rank(searched, options))
 
 
-def prediction(query: SearchedQuery, ranking: Ranking, options: PredictOptions) -> Prediction:
+def prediction(query: Query, ranking: Ranking, options: PredictOptions) -> Prediction:
     """Return the labels of a ranking, and what explains them if the options ask for that."""
     return Prediction(
         reading=query.reading,
@@ -303,9 +314,7 @@ def prediction(query: SearchedQuery, ranking: Ranking, options: PredictOptions) 
     )
 
 
-def keywords(
-    query: SearchedQuery, ranking: Ranking, options: PredictOptions
-) -> tuple[Keyword, ...]:
+def keywords(query: Query, ranking: Ranking, options: PredictOptions) -> tuple[Keyword, ...]:
     """Return the labels of a ranking, with the fields that an answer shows."""
     view, text = query.view, query.reading.text
     explanations: Iterable[tuple[Evidence, ...]] = repeat(())

@@ -49,6 +49,7 @@ _EVERY_LABEL = (*_NOTHING_LEARNED, b"", 0, None, 0)  # none was learned or delet
 
 _OF_LABELS = ("columns", "scores", "places", "votes", "confidences", "boosts")  # of a `Ranking`
 
+_NO_FLOATS, _NO_ROWS = np.zeros(0, np.float32), np.zeros(0, np.int64)
 AttendedItems = tuple[FusedItem, ...] | None  # of one query, as in `Prediction`
 
 
@@ -438,48 +439,55 @@ class Stopwatch:
             self._within = before + seconds
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class SearchedQuery:
-    """One query as it was read, with its vector [d] and what was found for it in `view`.
+class Query(NamedTuple):
+    """One query as it was read, and then its vector [d] and what was found for it in `view`.
 
     The `similarities` [b] of its keys, the `rows` [b], are descending. They are `partial` if a
     shard of the memory has not answered. `items` are those that the vector attended to, if the
-    request asks for explanations and there is an item memory.
+    request asks for explanations and there is an item memory. `rules` act on the query, and its
+    view is `narrowed` if their filters were applied.
     """
 
     view: View
     reading: Reading
-    vector: Floats
-    similarities: Floats
-    rows: Rows
+    rules: Sequence[Rule]
     watch: Stopwatch
+    narrowed: bool = False
+    vector: Floats = _NO_FLOATS
+    similarities: Floats = _NO_FLOATS
+    rows: Rows = _NO_ROWS
     items: AttendedItems = None
     partial: bool = False
 
+    @classmethod
+    def read(cls, view: View, reading: Reading, watch: Stopwatch) -> Query:
+        """Return a query before it is searched, with the rules of `view` that act on it."""
+        rules = view.rules.acting_on(reading.query, reading.text) if view.has_rules else ()
+        return cls(view, reading, rules, watch)
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether filters of rules are still to be applied."""
+        return not self.narrowed and any(rule.filter for rule in self.rules)
+
 
 def searched_queries(
-    view: View,
-    readings: Sequence[Reading],
+    queries: Iterable[Query],
     vectors: Floats,
     found: FoundRows,
-    *,
-    watch: Stopwatch,
     items: Iterable[AttendedItems] = repeat(None),
-) -> Iterator[SearchedQuery]:
+) -> Iterator[Query]:
     """Yield queries [B] one by one, given their vectors [B, d] and what was found [B, b]."""
-    for reading, vector, similarities, rows, attended in zip(
-        readings, vectors, found.similarities, found.rows, items, strict=False
+    for query, vector, similarities, rows, attended in zip(
+        queries, vectors, found.similarities, found.rows, items, strict=False
     ):
         if len(rows) and rows[-1] < 0:  # missing rows (-1) are at the end
             count = np.count_nonzero(rows >= 0)
             similarities, rows = similarities[:count], rows[:count]
-        yield SearchedQuery(
-            view=view,
-            reading=reading,
+        yield query._replace(
             vector=vector,
             similarities=similarities,
             rows=rows,
-            watch=watch,
             items=attended,
             partial=found.partial,
         )
@@ -494,7 +502,7 @@ class Stage(Protocol):
     def wants(self, count: int) -> int:
         """Return how many labels must come in, so that `count` can go out."""
 
-    def apply(self, ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+    def apply(self, ranking: Ranking, query: Query, count: int) -> Ranking:
         """Return a ranking of at most `count` labels."""
 
 
@@ -506,7 +514,7 @@ class Votes:
     tau: float
     memorization: float
 
-    def ranking(self, query: SearchedQuery, count: int) -> Ranking:
+    def ranking(self, query: Query, count: int) -> Ranking:
         """Return the `count` best labels."""
         return self.ranker.rank(
             query.view,
@@ -546,14 +554,14 @@ def wanted(stages: Sequence[Stage], count: int) -> list[int]:
     return counts[::-1]
 
 
-def applied(stages: Sequence[Stage], ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+def applied(stages: Sequence[Stage], ranking: Ranking, query: Query, count: int) -> Ranking:
     """Return what the stages make of a ranking with as many labels as they want."""
     for stage, leaving in zip(stages, wanted(stages, count)[1:], strict=True):
         ranking = stage.apply(ranking, query, leaving)
     return ranking
 
 
-def ranked(votes: Votes, stages: Sequence[Stage], query: SearchedQuery, count: int) -> Ranking:
+def ranked(votes: Votes, stages: Sequence[Stage], query: Query, count: int) -> Ranking:
     """Return the ranking of a query after all stages."""
     first = votes.ranking(query, wanted(stages, count)[0])
     return applied(stages, first, query, count)

@@ -1,8 +1,8 @@
 """What rules do to the answer of one query: they change the view, and they pin labels.
 
-Filters narrow the view, and the query is then read and searched again, as with the same filter in
-the request. Hidden labels leave its table after the search, so other labels keep their scores.
-Boosts are factors in the table, and pins are put in place at the end.
+Filters narrow the view, and the query is then read and searched as with the same filter in the
+request. Hidden labels leave its table after the search, so other labels keep their scores. Boosts
+are factors in the table, and pins are put in place at the end.
 """
 
 from __future__ import annotations

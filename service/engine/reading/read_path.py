@@ -26,7 +26,7 @@ from service.core.errors import (
 )
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.prediction.predictor import Readings
-from service.core.prediction.ranking import SearchedQuery, Stopwatch
+from service.core.prediction.ranking import Query, Stopwatch
 from service.core.processes.quick_switches import QuickSwitches
 from service.core.types import Answer, Floats, Prediction, PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
@@ -326,7 +326,7 @@ def _search(
 
 
 def _results(
-    task: QueryTask, searched: Sequence[SearchedQuery], telemetry: Telemetry
+    task: QueryTask, searched: Sequence[Query], telemetry: Telemetry
 ) -> Results | KeymatchError:
     """Score a task unless it has expired; serialize the results if its request asks for that."""
     request, predictor = task.request, task.request.loaded.predictor

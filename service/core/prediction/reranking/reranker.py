@@ -19,7 +19,7 @@ from service.core.bundle.reranker_files import RerankerFiles
 from service.core.encoding.onnx_session import open_session
 from service.core.errors import BundleAltered, BundleUnsupported
 from service.core.memory.view import View
-from service.core.prediction.ranking import Ranking, SearchedQuery, in_order
+from service.core.prediction.ranking import Query, Ranking, in_order
 from service.core.prediction.reranking.features import (
     FEATURES,
     CandidateLabels,
@@ -129,7 +129,7 @@ class Reranked:
         """Return the number of labels to rank."""
         return max(count, self.candidates)
 
-    def apply(self, ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+    def apply(self, ranking: Ranking, query: Query, count: int) -> Ranking:
         """Return the `count` best labels by their probability, times their boost."""
         boosts = query.view.labels.boosts
         with query.watch.stage("rerank"):

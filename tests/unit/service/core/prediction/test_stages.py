@@ -12,8 +12,8 @@ from service.core.prediction.diversity import MOST_DIVERSE, Diverse
 from service.core.prediction.match_types import MOST_TYPED, OfTypes
 from service.core.prediction.pins import Pinned
 from service.core.prediction.ranking import (
+    Query,
     Ranking,
-    SearchedQuery,
     Stage,
     Stages,
     Votes,
@@ -23,7 +23,7 @@ from service.core.prediction.ranking import (
 )
 from service.core.prediction.reranking.reranker import Reranked
 
-QUERY = cast(SearchedQuery, None)  # the stages of these tests do not read it
+QUERY = cast(Query, None)  # the stages of these tests do not read it
 
 
 def ranking_of(count: int) -> Ranking:
@@ -50,7 +50,7 @@ class EvenColumns:
     def wants(self, count: int) -> int:
         return 2 * count
 
-    def apply(self, ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+    def apply(self, ranking: Ranking, query: Query, count: int) -> Ranking:
         self.got = len(ranking.columns)
         even = [place for place, column in enumerate(ranking.columns) if column % 2 == 0]
         return ranking.only(even).first(count)
@@ -79,7 +79,7 @@ def test_each_stage_gets_what_it_wants(stages: list[Stage], counts: list[int]) -
 
 def test_a_ranking_goes_through_all_stages() -> None:
     toy = EvenColumns()
-    query = cast(SearchedQuery, type("Query", (), dict.fromkeys(("view", "rows", "similarities"))))
+    query = cast(Query, type("Query", (), dict.fromkeys(("view", "rows", "similarities"))))
     votes = Votes(cast(Any, CountingRanker()), tau=0.1, memorization=0.5)
     found = ranked(votes, [toy, ConfidentEnough(0.9905)], query, 10)
     assert toy.got == 20

@@ -17,7 +17,7 @@ from service.core.errors import (
     KeymatchError,
 )
 from service.core.prediction.predictor import Readings
-from service.core.prediction.ranking import SearchedQuery, Stopwatch
+from service.core.prediction.ranking import Query, Stopwatch
 from service.core.types import Floats, Prediction, Reading
 from service.engine.reading import read_path
 from service.engine.reading.read_path import Outcome, ViewWaiters, answer_batch
@@ -117,28 +117,18 @@ class FakePredictor:
         vectors: Mapping[str, Floats],
         _options: Any,
         watch: Stopwatch,
-    ) -> list[SearchedQuery]:
+    ) -> list[Query]:
         """Choose the last reading of each query."""
         texts = [reading.text for reading in chain.from_iterable(readings)]
         self.searches.append([float(vectors[text][0]) for text in texts])
         watch.seconds["retrieve"] = 0.001
         self.search_ends()
-        empty = np.zeros(0)
         return [
-            SearchedQuery(
-                view=view,
-                reading=of_query[-1],
-                vector=vectors[of_query[-1].text],
-                similarities=empty.astype(np.float32),
-                rows=empty.astype(np.int64),
-                watch=watch,
-            )
+            Query(view, of_query[-1], (), watch, vector=vectors[of_query[-1].text])
             for of_query in readings
         ]
 
-    def predictions(
-        self, searched: Sequence[SearchedQuery], _options: Any
-    ) -> tuple[Prediction, ...]:
+    def predictions(self, searched: Sequence[Query], _options: Any) -> tuple[Prediction, ...]:
         texts = [query.reading.text for query in searched]
         assert [len(text) for text in texts] == [query.vector[0] for query in searched]
         self.scored += texts
