@@ -70,21 +70,21 @@ class LabelTable:
     live_bytes: int = 0
     namespaced: bool = False
     fields: LabelFields = field(default_factory=partial(LabelFields.of, ()))
-    kept: bytes | None = None
+    kept: bytes = b""
     whole: LabelTable | None = field(default=None, compare=False, repr=False)
     factors: Floats = field(default_factory=NO_BOOSTS.copy)
     tenant: Tenant | None = None
 
     def __len__(self) -> int:
         """Return the number of labels."""
-        if self.kept is not None:
+        if self.kept:
             return int(np.bitwise_count(np.frombuffer(self.kept, np.uint8)).sum())
         return self.columns - len(self.deleted)
 
     @property
     def hides_votes(self) -> bool:
         """Whether rows may vote for labels that are not in the table."""
-        return self.kept is not None or len(self.deleted) > 0
+        return bool(self.kept) or len(self.deleted) > 0
 
     def only(self, columns: Bools) -> LabelTable:
         """Return a table of some labels alone, `columns` [C]; none of them was deleted."""
@@ -94,11 +94,11 @@ class LabelTable:
     def without(self, columns: Sequence[int]) -> LabelTable:
         """Return a table in which the labels at these columns seem to be deleted."""
         table = self
-        if self.kept is None:
+        if not self.kept:
             every = np.ones(self.columns, bool)
             every[self.deleted] = False
             table = self.only(every)
-        bits = bytearray(table.kept or b"")
+        bits = bytearray(table.kept)
         for column in columns:
             bits[column >> 3] &= ~(1 << (column & 7))
         return replace(table, kept=bytes(bits))
@@ -160,7 +160,7 @@ class LabelTable:
             column = self.base_ids.find(stored_id)
         if column is None or column == _DELETED:
             return None
-        hidden = self.kept is not None and not self.kept[column >> 3] >> (column & 7) & 1
+        hidden = self.kept and not self.kept[column >> 3] >> (column & 7) & 1
         return None if hidden else column
 
     def _owns(self, column: int) -> bool:
@@ -338,7 +338,7 @@ class LabelTable:
 
     def is_deleted(self, columns: Indices) -> Bools:
         """Return which of `columns` [n] belong to labels that are not in the table any more."""
-        if self.kept is not None:
+        if self.kept:
             bits = np.frombuffer(self.kept, np.uint8)[columns >> 3]
             return np.asarray(bits >> (columns & 7).astype(np.uint8) & 1 == 0)
         if not len(self.deleted):
@@ -425,11 +425,11 @@ class LabelTable:
 
         A table of some labels takes them from the whole one, which may have sorted them before.
         """
-        kept_bits, whole = self.kept, self.whole
-        if kept_bits is not None and whole is not None and whole.tenant == self.tenant:
-            return [one for one in whole._live_ids if kept_bits[one[1] >> 3] >> (one[1] & 7) & 1]
+        bits, whole = self.kept, self.whole
+        if whole is not None and whole.tenant == self.tenant:
+            return [one for one in whole._live_ids if bits[one[1] >> 3] >> (one[1] & 7) & 1]
         columns = np.fromiter(self.live.keys(), np.int32, len(self.live))
-        kept = columns[~self.is_deleted(columns)] if self.kept is not None else columns
+        kept = columns[~self.is_deleted(columns)] if self.kept else columns
         return sorted((self.id_at(column), column) for column in kept.tolist())
 
 

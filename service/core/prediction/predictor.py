@@ -240,9 +240,9 @@ class Predictor:
     def stages_of(self, options: PredictOptions) -> Stages:
         """Return the stages of a request, in order."""
         scoring, choosing = list[Stage](), list[Stage]()
-        if options.match is not None:
+        if options.match:
             scoring.append(OfTypes(options.match))
-        if self._reranker is not None and options.candidates:
+        if self._reranker and options.candidates:
             scoring.append(Reranked(self._reranker, options.candidates))
         if self._confidence:
             scoring.append(Confident(self._confidence))
@@ -366,7 +366,7 @@ def retrieved(
         covered=options.match is not None and "broad" not in options.match,
     )
     similarities, rows = first.similarities, first.rows
-    if view.labels.kept is None or depth >= view.rows:
+    if not view.labels.kept or depth >= view.rows:
         return first
     wanted = min(options.top_k, len(view.labels))
     short = [

@@ -291,7 +291,7 @@ class Ranker:
             others = (
                 *_learned(memory, rows),
                 *(_bytes(labels.deleted, np.int32), len(labels.deleted)),
-                *(labels.kept, 0 if labels.kept is None else 8 * len(labels.kept)),
+                *(labels.kept or None, 8 * len(labels.kept)),
             )
         arguments = (
             *(values.address, _bytes(rows, np.int64), _bytes(softmax, np.float64)),

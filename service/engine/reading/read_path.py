@@ -67,7 +67,7 @@ class ViewWaiters:
         if self._waiters and self._loop is not None:
             self._loop.call_soon_threadsafe(self._wake_all)
 
-    async def wait(self, reached: Callable[[], bool], *, client: Client | None = None) -> None:
+    async def wait(self, reached: Callable[[], bool], *, client: Client) -> None:
         """Return once `reached()` is true. It is checked now and after each new view.
 
         Raises `ClientLeft` soon after `client` has left.
@@ -76,18 +76,16 @@ class ViewWaiters:
             return
         wake, self._loop = asyncio.Event(), asyncio.get_running_loop()
         self._waiters.add(wake)  # before `reached` is checked again, so no view is missed
-        if client is not None:
-            client.on_leave = wake.set
+        client.on_leave = wake.set
         try:
             while not reached():
-                if client is not None and client.left:
+                if client.left:
                     raise ClientLeft("the client disconnected before the memory was new enough")
                 await wake.wait()
                 wake.clear()
         finally:
             self._waiters.remove(wake)
-            if client is not None:
-                client.on_leave = None
+            client.on_leave = None
 
     def _wake_all(self) -> None:
         for wake in self._waiters:
@@ -140,11 +138,8 @@ class ReadPath:
         `DeadlineExceeded`, `ClientLeft`, or what `complete_options` or the request's `serialize`
         raises.
         """
-        queued = monotonic()
-        if request.client is not None:
-            request.client.arrived(len(request.queries))
-            # The wait begins here: the time that a request waits for the event loop counts.
-            queued = request.client.received
+        request.client.arrived(len(request.queries))
+        queued = request.client.received  # the time that it waits for the event loop counts, too
         if self._version() < request.options.min_version:
             await self._wait_for_version(request)
             queued = monotonic()
@@ -157,15 +152,13 @@ class ReadPath:
         client, seconds = request.client, max(0.0, request.deadline - monotonic())
         late = DeadlineExceeded("the deadline passed before the answer was there")
         timer = request.loop.call_later(seconds, self._queue.withdraw, request, late)
-        if client is not None:
-            left = ClientLeft("the client disconnected before it was answered")
-            client.on_leave = partial(self._queue.withdraw, request, left)
+        left = ClientLeft("the client disconnected before it was answered")
+        client.on_leave = partial(self._queue.withdraw, request, left)
         try:
             return await request.future
         finally:
             timer.cancel()
-            if client is not None:
-                client.on_leave = None
+            client.on_leave = None
 
     async def _wait_for_version(self, request: QueryRequest) -> None:
         """Wait for `min_version` outside the queue, so that no other request is delayed."""
@@ -265,8 +258,7 @@ def _encode_and_search(
     alike: dict[tuple[int, PredictOptions], list[_Read]] = {}
     now = monotonic()
     for task, of_task in zip(tasks, readings, strict=True):
-        error = task.request.useless(now)
-        if error is not None:
+        if error := task.request.useless(now):
             outcomes.append(partial(task.request.fail, error))
         else:
             alike.setdefault((id(task.view), task.request.options), []).append((task, of_task))
@@ -330,8 +322,7 @@ def _results(
 ) -> Results | KeymatchError:
     """Score a task unless it has expired; serialize the results if its request asks for that."""
     request, predictor = task.request, task.request.loaded.predictor
-    error = request.useless(monotonic())
-    if error is not None:
+    if error := request.useless(monotonic()):
         return error
     try:
         predictions = predictor.predictions(searched, request.options)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,10 +29,6 @@ from tests.support.queue_desk import facts
 NOW = 1_000.0  # start of the clock, which a test may move
 
 
-def a_client() -> Client:
-    return cast(Client, SimpleNamespace(left=False, on_leave=None))
-
-
 def a_view(*, version: int) -> Any:
     return SimpleNamespace(version=version, filter_warnings=(), has_rules=False)
 
@@ -46,9 +42,9 @@ def test_a_version_is_reached_already_or_by_another_thread() -> None:
         waiters.notify()
 
     async def both() -> None:
-        await waiters.wait(lambda: True)
-        first = asyncio.create_task(waiters.wait(lambda: version >= 1, client=a_client()))
-        second = asyncio.create_task(waiters.wait(lambda: version >= 2, client=a_client()))
+        await waiters.wait(lambda: True, client=Client())
+        first = asyncio.create_task(waiters.wait(lambda: version >= 1, client=Client()))
+        second = asyncio.create_task(waiters.wait(lambda: version >= 2, client=Client()))
         await asyncio.sleep(0)
         assert len(waiters) == 2
         await asyncio.to_thread(publish)
@@ -65,7 +61,7 @@ def test_only_those_whose_client_has_left_are_given_up() -> None:
     waiters = ViewWaiters()
 
     async def two_leave() -> None:
-        clients: list[Any] = [a_client(), a_client(), None]
+        clients = [Client(), Client(), Client()]
         tasks = [
             asyncio.create_task(waiters.wait(lambda: False, client=client)) for client in clients
         ]
@@ -261,7 +257,7 @@ def test_a_bundle_that_is_served_after_the_wait_chooses_the_options_again(desk: 
 
 @pytest.mark.parametrize("stage", ["encode", "search"])
 def test_what_expired_in_a_stage_does_not_reach_the_next(desk: Desk, stage: str) -> None:
-    client = a_client()
+    client = Client()
     late = desk.request("late", deadline=NOW + 1)
     left, kept = desk.request("left!", client=client), desk.request("kept")
 
