@@ -26,7 +26,6 @@ from service.core.memory.view import View
 from service.core.prediction.confidence import features_of
 from service.core.prediction.predictor import Predictor, QueryCache, Readings
 from service.core.prediction.ranking import Stopwatch
-from service.core.prediction.reranking.reranker import open_reranker
 from service.core.types import Doubles, Floats, PredictOptions, Reading, Role, Rows
 from training.checkpoints.trained_texts import TrainedTexts
 from training.evaluation.noise import with_typo
@@ -83,9 +82,7 @@ class HiddenRows:
             whole=whole,
             view=replace(whole, base=base),
             encoder=encoder,
-            predictor=Predictor(
-                encoder, tau=facts.predictor.tau, cache=cache, reranker=open_reranker(bundle)
-            ),
+            predictor=Predictor.of(bundle, encoder, cache=cache),
             cache=cache,
             rows=np.random.default_rng(0).permutation(unseen)[:HIDDEN_ROWS].tolist(),
             threads=threads,

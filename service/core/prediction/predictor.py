@@ -16,6 +16,7 @@ from threading import Lock
 import numpy as np
 from cachetools import LRUCache
 
+from service.core.bundle.bundle import Bundle
 from service.core.encoding.encoder import Encoder
 from service.core.errors import NotInBundle
 from service.core.index.found_rows import pad
@@ -25,7 +26,12 @@ from service.core.lexical.spelling import readings
 from service.core.lexical.words import TypedQuery
 from service.core.memory.shards import FoundRows
 from service.core.memory.view import View
-from service.core.prediction.confidence import Confidence, Confident, ConfidentEnough
+from service.core.prediction.confidence import (
+    Confidence,
+    Confident,
+    ConfidentEnough,
+    open_confidence,
+)
 from service.core.prediction.diversity import Diverse
 from service.core.prediction.match_types import OfTypes
 from service.core.prediction.pins import pinned_in
@@ -42,7 +48,7 @@ from service.core.prediction.ranking import (
     ranked,
     searched_queries,
 )
-from service.core.prediction.reranking.reranker import Reranked, Reranker
+from service.core.prediction.reranking.reranker import Reranked, Reranker, open_reranker
 from service.core.prediction.steering import Only, Steerings, narrowed_by, only_passing
 from service.core.rules import Rule
 from service.core.types import (
@@ -129,6 +135,26 @@ class Predictor:
         self._ranker = Ranker()
         self._reranker, self._confidence = reranker, confidence or {}
         self._only, self._steerings = only, Steerings()
+
+    @classmethod
+    def of(
+        cls,
+        bundle: Bundle,
+        encoder: Encoder,
+        *,
+        cache: QueryCache | None = None,
+        only: Only = only_passing,
+    ) -> Predictor:
+        """Return a bundle's predictor with all that the bundle has; raises if that does not fit."""
+        facts, reranker = bundle.manifest, open_reranker(bundle)
+        return cls(
+            encoder,
+            tau=facts.predictor.tau,
+            cache=cache,
+            reranker=reranker,
+            confidence=open_confidence(facts),
+            only=only,
+        )
 
     def predict(self, view: View, queries: Sequence[str], options: PredictOptions) -> Answer:
         """Answer `queries` from `view`, with texts and, on request, evidence."""
