@@ -25,9 +25,7 @@ from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.options import complete_options
-from service.core.prediction.confidence import open_confidence
 from service.core.prediction.predictor import Predictor
-from service.core.prediction.reranking.reranker import open_reranker
 from service.core.types import Doubles, Floats, PredictOptions, Role
 
 RECALL = 0.99
@@ -51,12 +49,7 @@ class BarePredictor:
         encoder = OnnxEncoder(bundle, facts.encoder)
         return cls(
             encoder=encoder,
-            predictor=Predictor(
-                encoder,
-                tau=facts.predictor.tau,
-                reranker=open_reranker(opened),
-                confidence=open_confidence(facts),
-            ),
+            predictor=Predictor.of(opened, encoder),
             view=KnowledgeMemory(opened).view,
             options=complete_options(facts),
         )

@@ -11,7 +11,7 @@ Shapes: n queries, k ranked labels per query, F features of a label, d dimension
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -24,15 +24,8 @@ from service.core.index.protocol import batches
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.prediction.confidence import features_of
-from service.core.prediction.predictor import (
-    Predictor,
-    QueryCache,
-    Readings,
-    Searched,
-    texts_of,
-)
+from service.core.prediction.predictor import Predictor, QueryCache, Readings
 from service.core.prediction.ranking import Stopwatch
-from service.core.prediction.reranking.reranker import open_reranker
 from service.core.types import Doubles, Floats, PredictOptions, Reading, Role, Rows
 from training.checkpoints.trained_texts import TrainedTexts
 from training.evaluation.noise import with_typo
@@ -89,9 +82,7 @@ class HiddenRows:
             whole=whole,
             view=replace(whole, base=base),
             encoder=encoder,
-            predictor=Predictor(
-                encoder, tau=facts.predictor.tau, cache=cache, reranker=open_reranker(bundle)
-            ),
+            predictor=Predictor.of(bundle, encoder, cache=cache),
             cache=cache,
             rows=np.random.default_rng(0).permutation(unseen)[:HIDDEN_ROWS].tolist(),
             threads=threads,
@@ -164,45 +155,36 @@ class HiddenRows:
         self, views: Sequence[View], texts: Sequence[str], options: PredictOptions
     ) -> Iterator[Asked]:
         """Ask each text of its own view."""
-        watch = Stopwatch()
-        readings: list[Readings] = []
+        watch, readings = Stopwatch(), list[Readings]()
         for view, text in zip(views, texts, strict=True):
             readings += self.predictor.read(view, [text], options, watch)
-        self._encode(texts_of(readings))
+        vectors = self._encoded(readings)
         for view, of_query in zip(views, readings, strict=True):
-            searched = self._searched(view, [of_query], options)
-            [ranking] = self.predictor.rank(view, searched, options, watch)
-            [reading] = searched.readings
-            features = features_of(view, reading, ranking)
-            yield Asked(reading=reading, columns=ranking.columns, features=features)
+            searched = self.predictor.searched(view, [of_query], vectors, options, watch)
+            [(query, ranking)] = self.predictor.rank(searched, options)
+            features = features_of(query.view, query.reading, ranking)
+            yield Asked(reading=query.reading, columns=ranking.columns, features=features)
 
     def ranked(self, view: View, texts: Sequence[str], options: PredictOptions) -> Rows:
         """Return the columns of the best labels of texts, [n, k], -1 for none."""
         found, watch = np.full((len(texts), options.top_k), -1, np.int64), Stopwatch()
         for batch in batches(len(texts), _TOGETHER):
-            readings = self.predictor.read(view, texts[batch], options, watch)
-            self._encode(texts_of(readings))
-            searched = self._searched(view, readings, options)
-            for place, ranking in enumerate(self.predictor.rank(view, searched, options, watch)):
-                columns = ranking.columns[: options.top_k]
-                found[batch.start + place, : len(columns)] = columns
+            read = self.predictor.read(view, texts[batch], options, watch)
+            searched = self.predictor.searched(view, read, self._encoded(read), options, watch)
+            ranked = self.predictor.rank(searched, options)
+            for place, (_, ranking) in enumerate(ranked, start=batch.start):
+                found[place, : len(ranking.columns)] = ranking.columns
         return found
 
-    def _searched(
-        self, view: View, readings: Sequence[Readings], options: PredictOptions
-    ) -> Searched:
-        watch = Stopwatch()
-        encoded = self.predictor.encode(texts_of(readings), watch)
-        vectors = self.predictor.fuse(view, encoded, options, watch).vectors
-        return self.predictor.search(view, readings, vectors, options)
-
-    def _encode(self, texts: Sequence[str]) -> None:
-        """Encode texts that are not in the cache yet, together."""
-        distinct = list(dict.fromkeys(texts))
-        vectors: Floats = np.empty((len(distinct), self.encoder.dimension), np.float32)
-        missing = [distinct[place] for place in self.cache.fill(distinct, vectors)]
+    def _encoded(self, readings: Sequence[Readings]) -> Mapping[str, Floats]:
+        """Return the vectors of all texts, and encode those together that the cache lacks."""
+        texts = dict.fromkeys(reading.text for of_query in readings for reading in of_query)
+        vectors = self.cache.known(list(texts))
+        missing = [text for text in texts if text not in vectors]
         encoded = encode_all(self.encoder, missing, role=Role.QUERY, threads=self.threads)
-        self.cache.add(dict(zip(missing, encoded, strict=True)))
+        new = dict(zip(missing, encoded, strict=True))
+        self.cache.add(new)
+        return vectors | new
 
 
 def rows_of_test(bundle: Bundle) -> Rows:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
-
-import numpy as np
 
 from service.bulk.query_file import FileQuery
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.index.protocol import batches
 from service.core.lexical.words import TypedQuery
-from service.core.memory.view import View
-from service.core.prediction.predictor import (
-    AttendedItems,
-    Predictor,
-    as_answered,
-    explained_items,
-    explained_rules,
-    texts_of,
-)
-from service.core.prediction.ranking import Ranking, Stopwatch
-from service.core.types import Floats, Prediction, PredictOptions, Reading
+from service.core.prediction.predictor import prediction
+from service.core.prediction.ranking import Query, Ranking, Stopwatch
+from service.core.types import PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
 from service.http.answers import KeywordAnswer, ResultAnswer
 from service.http.responses import answer_of, result_answer, shown_boost
@@ -43,85 +33,41 @@ def results(
     encodes them one by one, as in the service. Without evidence, answers are made from ids and
     scores: creating `Keyword` objects takes twice the time.
     """
-    predictor, memory = loaded.predictor, loaded.memory
-    view = memory.only(memory.active(memory.view, now), options.filter)
-
-    def explained(reading: Reading, ranking: Ranking, items: AttendedItems) -> ResultAnswer:
-        keywords = predictor.keywords(view, reading, ranking, options)
-        prediction = Prediction(
-            reading=reading,
-            keywords=keywords,
-            items=items,
-            score_kind=ranking.score_kind,
-            **explained_rules(view, ranking, options),
-        )
-        return result_answer(prediction, explain=True)
-
-    def plain(reading: Reading, ranking: Ranking, _items: AttendedItems) -> ResultAnswer:
-        return answer_of(reading, ranking.score_kind, _keywords(view, reading, ranking))
-
-    result = explained if options.explain else plain
-    return {
-        query: result(reading, ranking, items)
-        for query, reading, ranking, items in _rankings(predictor, view, queries, options)
-    }
-
-
-def _rankings(
-    predictor: Predictor, view: View, queries: Sequence[FileQuery], options: PredictOptions
-) -> Iterator[tuple[FileQuery, Reading, Ranking, AttendedItems]]:
-    """Yield each distinct query as it was read, its ranked labels, and its items if explained."""
     search_in_one_thread()
-    distinct, watch = list(dict.fromkeys(queries)), Stopwatch()
-    readings = predictor.read(view, [query.text for query in distinct], options, watch)
-    vectors = predictor.encode(texts_of(readings), watch)
-    stops = np.cumsum([len(of_query) for of_query in readings], dtype=np.int64)
-    for batch in batches(len(distinct), _SEARCHED_TOGETHER):
-        start = stops[batch.start - 1] if batch.start else 0
-        of_texts = slice(start, stops[batch.stop - 1])
-        of_batch = zip(distinct[batch], readings[batch], strict=True)
-        owners = [query for query, of_query in of_batch for _ in of_query]
-        searched, items = _fused(predictor, view, owners, vectors[of_texts], options)
-        found = predictor.search(view, readings[batch], searched, options)
-        rankings = predictor.rank(view, found, options, watch)
-        chosen = (items[place] for place in found.places)
-        for query, reading, attended, ranking in zip(
-            distinct[batch], found.readings, chosen, rankings, strict=True
-        ):
-            answered, of_answer = as_answered(reading, attended, ranking)
-            yield query, answered, ranking, of_answer
+    predictor, memory, watch = loaded.predictor, loaded.memory, Stopwatch()
+    view = memory.only(memory.active(memory.view, now), options.filter)
+    alike: dict[tuple[str, ...] | None, list[FileQuery]] = {}  # by their items
+    for query in dict.fromkeys(queries):
+        alike.setdefault(query.items, []).append(query)
+    distinct = [query for of_items in alike.values() for query in of_items]
+    read = predictor.read(view, [query.text for query in distinct], options, watch)
+    vectors, readings = predictor.encode(read, watch), dict(zip(distinct, read, strict=True))
+    answers: dict[FileQuery, ResultAnswer] = {}
+    for items, of_items in alike.items():
+        own = replace(options, items=items)
+        for batch in batches(len(of_items), _SEARCHED_TOGETHER):
+            of_batch = [readings[query] for query in of_items[batch]]
+            searched = predictor.searched(view, of_batch, vectors, own, watch)
+            ranked = predictor.rank(searched, own)
+            answers |= zip(of_items[batch], (_result(*one, own) for one in ranked), strict=True)
+    return answers
 
 
-def _fused(
-    predictor: Predictor,
-    view: View,
-    queries: Sequence[FileQuery],
-    vectors: Floats,
-    options: PredictOptions,
-) -> tuple[Floats, list[AttendedItems]]:
-    """Fuse vectors [n, d] with each query's items; returns them with the items to explain."""
-    places: dict[tuple[str, ...] | None, list[int]] = {}
-    for place, query in enumerate(queries):
-        places.setdefault(query.items, []).append(place)
-    searched = np.empty_like(vectors)
-    attended: list[AttendedItems] = [None] * len(queries)
-    for items, alike in places.items():
-        fused = predictor.fuse(view, vectors[alike], replace(options, items=items), Stopwatch())
-        searched[alike] = fused.vectors
-        for place, of_query in zip(alike, explained_items(view, fused, options), strict=True):
-            attended[place] = of_query
-    return searched, attended
+def _result(query: Query, ranking: Ranking, options: PredictOptions) -> ResultAnswer:
+    if options.explain:
+        return result_answer(prediction(query, ranking, options), explain=True)
+    return answer_of(query.reading, ranking.score_kind, _keywords(query, ranking))
 
 
-def _keywords(view: View, reading: Reading, ranking: Ranking) -> list[KeywordAnswer]:
+def _keywords(query: Query, ranking: Ranking) -> list[KeywordAnswer]:
     keywords: list[KeywordAnswer] = []
-    asked, pinned = TypedQuery(reading.text), ranking.pinned
+    asked, labels = TypedQuery(query.reading.text), query.view.labels
     confidences: Iterable[float | None] = ranking.confidences or repeat(None)
     boosts: Iterable[float] = ranking.boosts or repeat(1.0)
     for column, score, confidence, boost in zip(
         ranking.columns, ranking.scores, confidences, boosts, strict=False
     ):
-        label_id, texts, novel, _ = view.labels.shown_at(column)
+        label_id, texts, novel, _ = labels.shown_at(column)
         match = asked.match(*texts)
         keyword: KeywordAnswer = {
             "id": label_id,
@@ -134,7 +80,7 @@ def _keywords(view: View, reading: Reading, ranking: Ranking) -> list[KeywordAns
             keyword["confidence"] = confidence
         if boost != 1.0:
             keyword["boost"] = shown_boost(boost)
-        if column in pinned:
+        if column in ranking.pinned:
             keyword["pinned"] = True
         keywords.append(keyword)
     return keywords

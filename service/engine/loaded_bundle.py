@@ -45,9 +45,7 @@ from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.shards import Shards
 from service.core.options import complete_options
-from service.core.prediction.confidence import open_confidence
 from service.core.prediction.predictor import Predictor, QueryCache
-from service.core.prediction.reranking.reranker import open_reranker
 from service.core.processes.resources import give_back_free_pages
 from service.core.replay import held_version, replayed
 from service.core.types import DeviceName, Event
@@ -297,14 +295,7 @@ def load_bundle(
         encoder=encoder,
         representer=open_representer(encoder, bundle),
         cache=cache,
-        predictor=Predictor(
-            encoder,
-            tau=facts.predictor.tau,
-            cache=cache,
-            reranker=open_reranker(bundle),
-            confidence=open_confidence(facts),
-            only=memory.only,
-        ),
+        predictor=Predictor.of(bundle, encoder, cache=cache, only=memory.only),
         memory=memory,
     )
     if label_log is not None:

@@ -55,20 +55,13 @@ def _first_answer(bundle: Bundle) -> Prediction:
     from service.core.errors import BundleUnsupported
     from service.core.memory.knowledge_memory import KnowledgeMemory
     from service.core.options import complete_options
-    from service.core.prediction.confidence import open_confidence
     from service.core.prediction.predictor import Predictor
-    from service.core.prediction.reranking.reranker import open_reranker
     from service.core.types import Role
 
     facts = bundle.manifest
     encoder = OnnxEncoder(bundle.folder, facts.encoder)
     require_full_length(bundle, encoder)
-    predictor = Predictor(
-        encoder,
-        tau=facts.predictor.tau,
-        reranker=open_reranker(bundle),
-        confidence=open_confidence(facts),
-    )
+    predictor = Predictor.of(bundle, encoder)
     text = bundle.label_texts[0] if bundle.labels else "warm-up"
     options = complete_options(facts, top_k=1)
     [prediction] = predictor.predict(KnowledgeMemory(bundle).view, [text], options).predictions

@@ -42,7 +42,7 @@ def ranked_by_equations(
     scores = {column: score for column, score in scores.items() if score >= 0.0}
     boosts, name = view.labels.boosts, view.labels.id_at
     ranked = {
-        column: score * (1.0 if boosts is None or column >= len(boosts) else float(boosts[column]))
+        column: score * (float(boosts[column]) if column < len(boosts) else 1.0)
         for column, score in scores.items()
     }
     best = sorted(scores, key=lambda one: (-ranked[one], name(one)))[: options.top_k]

@@ -38,16 +38,6 @@ LOADED = cast(
 )
 
 
-class Client:
-    """A client that is still connected."""
-
-    left = False
-    received = 0.0
-    on_leave = None
-
-    def arrived(self, queries: int) -> None: ...
-
-
 class QueueDesk:
     """A queue with a clock that the test controls, and the requests put into it."""
 

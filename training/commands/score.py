@@ -24,10 +24,8 @@ from service.core.errors import InvalidInput
 from service.core.files.atomic import refuse_unwritable, write_file
 from service.core.label_filter import MOST_VALUES, LabelFilter, parse_json
 from service.core.memory.view import View
-from service.core.prediction.confidence import open_confidence
 from service.core.prediction.predictor import Predictor
 from service.core.prediction.reliability import KEPT
-from service.core.prediction.reranking.reranker import open_reranker
 from service.core.processes.ray_cluster import Cluster, joined
 from service.core.types import ScoreKind, Spelling
 from training.checkpoints.choices import Choices
@@ -532,18 +530,11 @@ def _table(
 
 def _asking(evaluation: Evaluation, encoder: OnnxEncoder, *, seed: int) -> Asking:
     """Ask the evaluated memory as the service would."""
-    bundle, options = evaluation.view.bundle, evaluation.options
-    predictor = Predictor(
-        encoder,
-        tau=bundle.manifest.predictor.tau,
-        reranker=open_reranker(bundle) if options.candidates else None,
-        confidence=open_confidence(bundle.manifest),
-    )
     return Asking(
-        predictor=predictor,
+        predictor=Predictor.of(evaluation.view.bundle, encoder),
         view=evaluation.view,
         dataset=evaluation.dataset,
-        options=options,
+        options=evaluation.options,
         seed=seed,
     )
 

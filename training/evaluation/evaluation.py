@@ -18,10 +18,11 @@ from service.core.index.protocol import batches
 from service.core.items.item_memory import ItemMemory
 from service.core.label_filter import LabelFilter
 from service.core.memory.knowledge_memory import KnowledgeMemory
+from service.core.memory.shards import FoundRows
 from service.core.memory.view import View
 from service.core.options import complete_options
-from service.core.prediction.predictor import Predictor, Searched, as_typed, texts_of, voting_kind
-from service.core.prediction.ranking import Stopwatch
+from service.core.prediction.predictor import Predictor, as_typed, voting_kind
+from service.core.prediction.ranking import Query, Stopwatch, searched_queries
 from service.core.prediction.reranking.reranker import open_reranker
 from service.core.types import Floats, PredictOptions, RowKind, Rows, Spelling
 from training.datasets.dataset import Dataset
@@ -132,7 +133,6 @@ class Evaluation:
             )
         return nearest_keys(
             self.view,
-            None if self.wanted is None else self.predictor,
             texts,
             vectors,
             options=options,
@@ -142,18 +142,11 @@ class Evaluation:
 
     def ranked(self, retrieved: Neighbours, memorization: float) -> RankedLabels:
         """The ranked labels of all test rows, [n, k]."""
-        similarities, rows = retrieved
-        searched = Searched(
-            readings=[as_typed(text) for text in self.texts],
-            vectors=self.vectors,
-            similarities=similarities,
-            rows=rows,
-            places=range(len(rows)),
-        )
-        options = replace(self.options, memorization=memorization)
-        ranked = RankedLabels.none(len(rows), options.top_k)
-        rankings = self.predictor.rank(self.view, searched, options, Stopwatch())
-        for row, ranking in enumerate(rankings):
+        options, watch = replace(self.options, memorization=memorization), Stopwatch()
+        read = [Query.read(self.view, as_typed(text), watch) for text in self.texts]
+        ranked = RankedLabels.none(len(read), options.top_k)
+        searched = searched_queries(read, self.vectors, FoundRows(*retrieved))
+        for row, (_, ranking) in enumerate(self.predictor.rank(searched, options)):
             found = len(ranking.columns)
             ranked.labels[row, :found] = ranking.columns
             ranked.scores[row, :found] = ranking.scores
@@ -253,8 +246,7 @@ def texts_as_read(
     several = [place for place, of_query in enumerate(readings) if len(of_query) > 1]
     for batch in batches(len(several), CHUNK_ROWS):
         own = [readings[place] for place in several[batch]]
-        fused = predictor.fuse(view, predictor.encode(texts_of(own), watch), options, watch)
-        found = predictor.search(view, own, fused.vectors, options)
-        for place, reading in zip(several[batch], found.readings, strict=True):
-            texts[place] = reading.text
+        searched = predictor.searched(view, own, predictor.encode(own, watch), options, watch)
+        for place, query in zip(several[batch], searched, strict=True):
+            texts[place] = query.reading.text
     return texts

@@ -27,7 +27,7 @@ from service.core.index.protocol import Progress, batches
 from service.core.label_filter import LabelFilter
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
-from service.core.prediction.predictor import Predictor, as_typed
+from service.core.prediction.predictor import retrieved
 from service.core.processes.ray_cluster import Cluster
 from service.core.types import Floats, PredictOptions, Role, RowKind
 from service.core.work_parts import numbered, run_parts
@@ -106,7 +106,6 @@ def encode_rows(
 
 def nearest_keys(
     view: View,
-    predictor: Predictor | None,
     texts: Sequence[str],
     vectors: Floats,
     *,
@@ -116,28 +115,14 @@ def nearest_keys(
 ) -> Neighbours:
     """Return the nearest keys of a kind (None: both), [n, b] each.
 
-    A `predictor`, for a filtered view, searches deeper until enough labels are found.
+    A filtered view is searched deeper until enough labels are found.
     """
-
-    def found(chunk: slice) -> Neighbours:
-        if predictor is None:
-            return view.search(
-                texts[chunk],
-                vectors[chunk],
-                depth=options.depth,
-                kind=kind,
-                exact=options.exact,
-                words=options.words,
-            )[:2]
-        # As deep as for a request by default. For all labels that R@100 needs, it might read all.
-        wanted = replace(options, top_k=PredictOptions().top_k, memorization=_LAMBDA[kind])
-        read = [(as_typed(text),) for text in texts[chunk]]
-        searched = predictor.search(view, read, vectors[chunk], wanted)
-        return searched.similarities, searched.rows
-
+    # As deep as for a request by default. For all labels that R@100 needs, it might read all.
+    wanted = replace(options, top_k=PredictOptions().top_k, memorization=_LAMBDA[kind])
     chunks = []
     for chunk in batches(len(vectors), CHUNK_ROWS):
-        chunks.append(found(chunk))
+        found = retrieved(view, texts[chunk], vectors[chunk], wanted, depth=options.depth)
+        chunks.append(found[:2])
         progress(chunk.stop)
     return stacked(chunks)
 
@@ -217,14 +202,10 @@ def _search_part(
 ) -> None:
     """Search the rows from `start` on; `identity` covers their vectors and all options."""
     opened = _opened(place)
-    view, predictor = opened.memory.view, None
-    if wanted is not None:
-        view = opened.memory.only(view, wanted)
-        predictor = Predictor(opened.encoder, tau=opened.tau)
+    view = opened.memory.only(opened.memory.view, wanted)
     vectors = np.load(file, mmap_mode="r")[start : start + len(texts)]
     similarities, rows = nearest_keys(
         view,
-        predictor,
         texts,
         np.array(vectors),
         options=options,
@@ -239,7 +220,6 @@ def _search_part(
 class _Opened:
     encoder: OnnxEncoder
     memory: KnowledgeMemory
-    tau: float
 
 
 @lru_cache(maxsize=1)
@@ -251,7 +231,6 @@ def _opened(place: Place) -> _Opened:
     return _Opened(
         encoder=OnnxEncoder(bundle.folder, bundle.manifest.encoder),
         memory=KnowledgeMemory(bundle),
-        tau=bundle.manifest.predictor.tau,
     )
 
 

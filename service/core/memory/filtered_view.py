@@ -200,7 +200,7 @@ def _matching(labels: LabelTable, wanted: LabelFilter) -> Bools:
 def _in_table(labels: LabelTable, matching: Bools) -> Bools:
     """Return `matching` [C] without the labels that are not in the table."""
     matching[labels.deleted] = False
-    if labels.kept is not None:
+    if labels.kept:
         kept = np.frombuffer(labels.kept, np.uint8)
         matching &= np.unpackbits(kept, count=len(matching), bitorder="little").astype(bool)
     return matching

@@ -195,11 +195,9 @@ class FieldStore:
             active[of_entries[hides(seconds, now)]] = False
         return active
 
-    def boosts(self, entries: int) -> Floats | None:
-        """Return the boosts of the first entries, [E], or None if all are 1."""
+    def boosts(self, entries: int) -> Floats:
+        """Return the boosts of the first entries, [E]."""
         of_entries, numbers = self._boosts.numbers(entries)
-        if not len(of_entries):
-            return None
         boosts = np.ones(entries, np.float32)
         boosts[of_entries] = numbers
         return boosts
@@ -271,8 +269,8 @@ class BundleFields:
         return self._store.has(name, wanted)
 
     @property
-    def boosts(self) -> Floats | None:
-        """The boosts of these labels, [E], or None if all are 1."""
+    def boosts(self) -> Floats:
+        """The boosts of these labels, [E]."""
         return self._store.boosts(self._store.entries)
 
     @property
@@ -310,7 +308,7 @@ class LabelFields:
             of_bundle=of_bundle,
             posted=FieldStore(),
             dated=of_bundle.dated,
-            boosted=of_bundle.boosts is not None,
+            boosted=bool((of_bundle.boosts != 1.0).any()),
         )
 
     def put(self, label: Label, others: Mapping[int, Label]) -> LabelFields:
@@ -335,12 +333,10 @@ class LabelFields:
     @cached_property
     def boosts(self) -> Floats:
         """The boosts of labels, if there are any; those at columns beyond the array are 1."""
-        of_bundle, posted = self.of_bundle.boosts, self.posted.boosts(self.entries)
         columns = self.posted.columns(self.entries)
         boosts = np.ones(max(self.of_bundle.width, int(columns.max(initial=-1)) + 1), np.float32)
-        if of_bundle is not None:
-            boosts[self.of_bundle.columns] = of_bundle
-        boosts[columns] = 1.0 if posted is None else posted  # the last entry of a column counts
+        boosts[self.of_bundle.columns] = self.of_bundle.boosts
+        boosts[columns] = self.posted.boosts(self.entries)  # the last entry of a column counts
         return boosts
 
     def passing(self, wanted: LabelFilter, columns: int) -> Bools:

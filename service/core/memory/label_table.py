@@ -33,6 +33,7 @@ _FEW = 16  # labels that are asked one by one whose they are
 MOST_BOOST = 1e6  # of one label, after all rules
 _FIRST = 1e30  # a boost beyond all others
 _NO_COLUMNS: Indices = np.zeros(0, np.int32)
+NO_BOOSTS: Floats = np.zeros(0, np.float32)  # of a table: all labels have 1
 # Estimated bytes of main memory, in addition to the rows (`test_live_bytes.py`).
 BYTES_A_LABEL = 1_100  # the label's object, its identity, and its entries in the maps
 BYTES_A_QUERY = 8  # only a reference: the text belongs to the row
@@ -69,21 +70,21 @@ class LabelTable:
     live_bytes: int = 0
     namespaced: bool = False
     fields: LabelFields = field(default_factory=partial(LabelFields.of, ()))
-    kept: bytes | None = None
+    kept: bytes = b""
     whole: LabelTable | None = field(default=None, compare=False, repr=False)
-    factors: Floats | None = None
+    factors: Floats = field(default_factory=NO_BOOSTS.copy)
     tenant: Tenant | None = None
 
     def __len__(self) -> int:
         """Return the number of labels."""
-        if self.kept is not None:
+        if self.kept:
             return int(np.bitwise_count(np.frombuffer(self.kept, np.uint8)).sum())
         return self.columns - len(self.deleted)
 
     @property
     def hides_votes(self) -> bool:
         """Whether rows may vote for labels that are not in the table."""
-        return self.kept is not None or len(self.deleted) > 0
+        return bool(self.kept) or len(self.deleted) > 0
 
     def only(self, columns: Bools) -> LabelTable:
         """Return a table of some labels alone, `columns` [C]; none of them was deleted."""
@@ -93,22 +94,19 @@ class LabelTable:
     def without(self, columns: Sequence[int]) -> LabelTable:
         """Return a table in which the labels at these columns seem to be deleted."""
         table = self
-        if self.kept is None:
+        if not self.kept:
             every = np.ones(self.columns, bool)
             every[self.deleted] = False
             table = self.only(every)
-        bits = bytearray(table.kept or b"")
+        bits = bytearray(table.kept)
         for column in columns:
             bits[column >> 3] &= ~(1 << (column & 7))
         return replace(table, kept=bytes(bits))
 
     @property
-    def boosts(self) -> Floats | None:
-        """The factors of scores by which labels are ordered, or None if all are 1.
-
-        A label at a column beyond the array has the factor 1.
-        """
-        if self.factors is not None or not self.fields.boosted:  # mostly, none has a boost
+    def boosts(self) -> Floats:
+        """The factors of scores by which labels are ordered; 1 at columns beyond the array."""
+        if len(self.factors) or not self.fields.boosted:  # mostly, none has a boost
             return self.factors
         return self.fields.boosts
 
@@ -128,8 +126,7 @@ class LabelTable:
     def _own_factors(self) -> Floats:
         """Return a copy of the boosts, [C]."""
         factors, known = np.ones(self.columns, np.float32), self.boosts
-        if known is not None:
-            factors[: len(known)] = known
+        factors[: len(known)] = known
         return factors
 
     def of(self, tenant: Tenant | None) -> LabelTable:
@@ -163,7 +160,7 @@ class LabelTable:
             column = self.base_ids.find(stored_id)
         if column is None or column == _DELETED:
             return None
-        hidden = self.kept is not None and not self.kept[column >> 3] >> (column & 7) & 1
+        hidden = self.kept and not self.kept[column >> 3] >> (column & 7) & 1
         return None if hidden else column
 
     def _owns(self, column: int) -> bool:
@@ -341,7 +338,7 @@ class LabelTable:
 
     def is_deleted(self, columns: Indices) -> Bools:
         """Return which of `columns` [n] belong to labels that are not in the table any more."""
-        if self.kept is not None:
+        if self.kept:
             bits = np.frombuffer(self.kept, np.uint8)[columns >> 3]
             return np.asarray(bits >> (columns & 7).astype(np.uint8) & 1 == 0)
         if not len(self.deleted):
@@ -428,11 +425,11 @@ class LabelTable:
 
         A table of some labels takes them from the whole one, which may have sorted them before.
         """
-        kept_bits, whole = self.kept, self.whole
-        if kept_bits is not None and whole is not None and whole.tenant == self.tenant:
-            return [one for one in whole._live_ids if kept_bits[one[1] >> 3] >> (one[1] & 7) & 1]
+        bits, whole = self.kept, self.whole
+        if whole is not None and whole.tenant == self.tenant:
+            return [one for one in whole._live_ids if bits[one[1] >> 3] >> (one[1] & 7) & 1]
         columns = np.fromiter(self.live.keys(), np.int32, len(self.live))
-        kept = columns[~self.is_deleted(columns)] if self.kept is not None else columns
+        kept = columns[~self.is_deleted(columns)] if self.kept else columns
         return sorted((self.id_at(column), column) for column in kept.tolist())
 
 

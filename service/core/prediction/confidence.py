@@ -18,7 +18,7 @@ from service.core.bundle.manifest import ConfidenceFacts, Manifest
 from service.core.errors import BundleUnsupported
 from service.core.lexical.words import words_of
 from service.core.memory.view import View
-from service.core.prediction.ranking import Ranking, SearchedQuery
+from service.core.prediction.ranking import Query, Ranking
 from service.core.text_identity import identity
 from service.core.types import Doubles, Reading, ScoreKind
 
@@ -123,7 +123,7 @@ class Confident:
         """Return `count`."""
         return count
 
-    def apply(self, ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+    def apply(self, ranking: Ranking, query: Query, count: int) -> Ranking:
         """Return the same labels with confidences."""
         confidence = self.confidence.get(ranking.score_kind)
         if confidence is None or not ranking.columns:
@@ -146,9 +146,9 @@ class ConfidentEnough:
         """Return `count`: labels that are left out are not replaced."""
         return count
 
-    def apply(self, ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+    def apply(self, ranking: Ranking, query: Query, count: int) -> Ranking:
         """Return the labels that are sure enough."""
-        if ranking.confidences is None:
+        if not ranking.confidences:
             return ranking
         sure = enumerate(ranking.confidences)
         return ranking.only([place for place, of in sure if of is not None and of >= self.least])

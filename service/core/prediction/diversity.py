@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.core.prediction.ranking import Ranking, SearchedQuery
+from service.core.prediction.ranking import Query, Ranking
 from service.core.types import Doubles, Floats
 
 MOST_DIVERSE = 100  # labels of one query among which diversity chooses
@@ -28,12 +28,12 @@ class Diverse:
         """Return the number of labels to choose from."""
         return max(count, MOST_DIVERSE)
 
-    def apply(self, ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+    def apply(self, ranking: Ranking, query: Query, count: int) -> Ranking:
         """Return the `count` labels with the greatest marginal relevance, in this order."""
         columns = np.array(ranking.columns, np.int64)
         keys = query.view.label_keys(columns).astype(np.float32)
         scores = np.array(ranking.scores, np.float64)
-        if ranking.boosts is not None:
+        if ranking.boosts:
             scores *= np.array(ranking.boosts)
         chosen = maximal_marginal_relevance(scores, keys, diversity=self.diversity, count=count)
         return ranking.only(chosen)

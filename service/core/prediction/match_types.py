@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 
 from service.core.lexical.words import TypedQuery
-from service.core.prediction.ranking import Ranking, SearchedQuery
+from service.core.prediction.ranking import Query, Ranking
 from service.core.types import MatchType
 
 MOST_TYPED = 20_000  # labels of one query that may have the match types of a request
@@ -26,7 +26,7 @@ class OfTypes:
         """Return the number of labels that are compared."""
         return MOST_TYPED
 
-    def apply(self, ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+    def apply(self, ranking: Ranking, query: Query, count: int) -> Ranking:
         """Return the `count` best labels of these types."""
         view, typed, rows = query.view, TypedQuery(query.reading.text), np.zeros(0, np.int64)
         if "broad" not in self.types:

@@ -8,7 +8,7 @@ from heapq import nsmallest
 
 from service.core.lexical.words import TypedQuery
 from service.core.prediction.match_types import OfTypes
-from service.core.prediction.ranking import Ranking, SearchedQuery, Stage, Stages, applied, wanted
+from service.core.prediction.ranking import Query, Ranking, Stage, Stages, applied, wanted
 from service.core.prediction.steering import Steering
 from service.core.types import Floats
 
@@ -19,13 +19,13 @@ class Pinned:
 
     pins: Mapping[int, int]  # columns by position
     others: Sequence[Stage]
-    boosts: Floats | None  # of all labels; those that came in have pinned ones first
+    boosts: Floats  # of all labels; those that came in have pinned ones first
 
     def wants(self, count: int) -> int:
         """Return the number of pinned labels and others."""
         return wanted(self.others, count)[0] + len(self.pins)
 
-    def apply(self, ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+    def apply(self, ranking: Ranking, query: Query, count: int) -> Ranking:
         """Return the pinned labels in their places, with the chosen ones around them."""
         ranking = ranking.with_boosts(self.boosts)
         rest = ranking.without(frozenset(self.pins.values()))
@@ -34,15 +34,15 @@ class Pinned:
 
 
 def pinned_in(
-    query: SearchedQuery, steering: Steering, stages: Stages, count: int
-) -> tuple[SearchedQuery, Sequence[Stage]]:
+    query: Query, steering: Steering, stages: Stages, count: int
+) -> tuple[Query, Sequence[Stage]]:
     """Return a query as rules steer it, and the stages of its `count` labels.
 
     All labels are ranked together, so that pinned ones have their own scores and confidences.
     """
     view, pins = steering.view, steering.pins
     if not pins:
-        return replace(query, view=view), stages.all
+        return query._replace(view=view), stages.all
     for stage in stages.of(OfTypes):
         typed = TypedQuery(query.reading.text)
         pins = {
@@ -56,4 +56,4 @@ def pinned_in(
     labels = view.labels.without(list(hidden)) if hidden else view.labels
     first = replace(view, labels=labels.first(list(shown.values())))
     last = Pinned(shown, others=stages.choosing, boosts=view.labels.boosts)
-    return replace(query, view=first), (*stages.scoring, last)
+    return query._replace(view=first), (*stages.scoring, last)

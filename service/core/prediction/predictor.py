@@ -1,61 +1,60 @@
-"""Answers a query from one view: encode -> retrieve -> vote -> top-k (Alg. 1 of RAE-XMC).
+"""Answers queries: read -> encode -> items -> search -> vote -> top-k (Alg. 1 of RAE-XMC).
 
-A misspelled query is first read as it may be meant. If it has several readings, all of them are
-searched, and the reading whose best label gets the most votes is answered. With an item memory, a
-query's vector is fused with items between encoding and retrieval. The stages of `stages_of` then
-change the ranking of the votes.
+`read` says what a misspelled query may mean. `encode` makes the vectors of all readings. `searched`
+applies the filters of rules, fuses the vectors with items, finds the keys that may vote, and
+chooses the reading whose best label gets the most votes. `rank` counts the votes. The stages of
+`stages_of` then change the ranking. HTTP, bulk, export and evaluation call the same four.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice, repeat
 from operator import attrgetter
 from threading import Lock
-from typing import Any
 
 import numpy as np
 from cachetools import LRUCache
 
+from service.core.bundle.bundle import Bundle
 from service.core.encoding.encoder import Encoder
 from service.core.errors import NotInBundle
 from service.core.index.found_rows import pad
-from service.core.items.fusion import FusedQueries, places_of
+from service.core.items.fusion import places_of
 from service.core.lexical.lexicon import Match
 from service.core.lexical.spelling import readings
 from service.core.lexical.words import TypedQuery
 from service.core.memory.shards import FoundRows
 from service.core.memory.view import View
-from service.core.prediction.confidence import Confidence, Confident, ConfidentEnough
+from service.core.prediction.confidence import (
+    Confidence,
+    Confident,
+    ConfidentEnough,
+    open_confidence,
+)
 from service.core.prediction.diversity import Diverse
 from service.core.prediction.match_types import OfTypes
 from service.core.prediction.pins import pinned_in
 from service.core.prediction.ranking import (
+    AttendedItems,
+    Query,
     Ranker,
     Ranking,
-    SearchedQuery,
     Stage,
     Stages,
     Stopwatch,
     Votes,
     places,
     ranked,
+    searched_queries,
 )
-from service.core.prediction.reranking.reranker import Reranked, Reranker
-from service.core.prediction.steering import (
-    Only,
-    Steering,
-    Steerings,
-    narrowed_by,
-    only_passing,
-)
+from service.core.prediction.reranking.reranker import Reranked, Reranker, open_reranker
+from service.core.prediction.steering import Only, Steerings, narrowed_by, only_passing
 from service.core.rules import Rule
 from service.core.types import (
     Answer,
     Evidence,
     Floats,
-    FusedItem,
     Indices,
     Keyword,
     Prediction,
@@ -82,19 +81,17 @@ class QueryCache:
         self.hits = 0
         self.misses = 0
 
-    def fill(self, queries: Sequence[str], vectors: Floats) -> list[int]:
-        """Copy known vectors into vectors [B, d]; return the positions of unknown queries."""
-        missing = []
+    def known(self, texts: Sequence[str]) -> dict[str, Floats]:
+        """Return the vectors [d] of those texts that are known."""
+        found = {}
         with self._lock:
-            for position, query in enumerate(queries):
-                known = self._vectors.get(query)
-                if known is None:
-                    missing.append(position)
+            for text in texts:
+                if text in self._vectors:
+                    found[text] = self._vectors[text]
+                    self.hits += 1
                 else:
-                    vectors[position] = known
-            self.hits += len(queries) - len(missing)
-            self.misses += len(missing)
-        return missing
+                    self.misses += 1
+        return found
 
     def add(self, encoded: Mapping[str, Floats]) -> None:
         """Remember vectors [d] by text."""
@@ -105,75 +102,13 @@ class QueryCache:
                 self._vectors[text] = vector
 
 
-AttendedItems = tuple[FusedItem, ...] | None  # of one query, as in `Prediction`
-
-
 Readings = tuple[Reading, ...]  # what one query may mean, at least one
+Ranked = tuple[Query, Ranking]  # a query as it was answered, with its best labels
 
 
 def as_typed(query: str) -> Reading:
     """Return a query that is searched as it was typed."""
     return Reading(query=query, text=query)
-
-
-def texts_of(readings: Sequence[Readings]) -> list[str]:
-    """Return the texts [T] of all readings of queries [B], query by query."""
-    return [reading.text for of_query in readings for reading in of_query]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Searched:
-    """Queries as they were read [B], and what was found for them.
-
-    Each has a vector [d], and the `similarities` and `rows` [b] of its keys. `places` [B] are those
-    of the chosen readings among all readings.
-    """
-
-    readings: Sequence[Reading]
-    vectors: Floats
-    similarities: Floats
-    rows: Rows
-    places: Sequence[int]
-    partial: bool = False  # a shard of the memory has not answered
-
-    def part(self, queries: slice) -> Searched:
-        """Return some of the queries."""
-        return Searched(
-            readings=self.readings[queries],
-            vectors=self.vectors[queries],
-            similarities=self.similarities[queries],
-            rows=self.rows[queries],
-            places=self.places[queries],
-            partial=self.partial,
-        )
-
-    def queries(self, view: View, watch: Stopwatch) -> Iterator[SearchedQuery]:
-        """Yield the queries one by one, as stages read them."""
-        for reading, vector, similarities, rows in zip(
-            self.readings, self.vectors, self.similarities, self.rows, strict=True
-        ):
-            if len(rows) and rows[-1] < 0:  # missing rows (-1) are at the end
-                count = np.count_nonzero(rows >= 0)
-                similarities, rows = similarities[:count], rows[:count]
-            yield SearchedQuery(
-                view=view,
-                reading=reading,
-                vector=vector,
-                similarities=similarities,
-                rows=rows,
-                watch=watch,
-            )
-
-    def chosen(self, places: Sequence[int]) -> Searched:
-        """Return the readings at `places`."""
-        return Searched(
-            readings=[self.readings[place] for place in places],
-            vectors=self.vectors[places],
-            similarities=self.similarities[places],
-            rows=self.rows[places],
-            places=places,
-            partial=self.partial,
-        )
 
 
 class Predictor:
@@ -201,56 +136,34 @@ class Predictor:
         self._reranker, self._confidence = reranker, confidence or {}
         self._only, self._steerings = only, Steerings()
 
+    @classmethod
+    def of(
+        cls,
+        bundle: Bundle,
+        encoder: Encoder,
+        *,
+        cache: QueryCache | None = None,
+        only: Only = only_passing,
+    ) -> Predictor:
+        """Return a bundle's predictor with all that the bundle has; raises if that does not fit."""
+        facts, reranker = bundle.manifest, open_reranker(bundle)
+        return cls(
+            encoder,
+            tau=facts.predictor.tau,
+            cache=cache,
+            reranker=reranker,
+            confidence=open_confidence(facts),
+            only=only,
+        )
+
     def predict(self, view: View, queries: Sequence[str], options: PredictOptions) -> Answer:
         """Answer `queries` from `view`, with texts and, on request, evidence."""
         watch = Stopwatch()
         read = self.read(view, queries, options, watch)
-        searched, items = self._searched(view, read, options, watch)
+        searched = self.searched(view, read, self.encode(read, watch), options, watch)
         with watch.stage("score"):
-            predictions = self.predictions(view, searched, options, items, watch)
+            predictions = self.predictions(searched, options)
         return Answer(version=view.version, predictions=predictions, seconds=watch.seconds)
-
-    def _searched(
-        self,
-        view: View,
-        readings: Sequence[Readings],
-        options: PredictOptions,
-        watch: Stopwatch,
-    ) -> tuple[Searched, Sequence[AttendedItems]]:
-        """Encode, fuse and search queries; returns also the items of all readings."""
-        fused = self.fuse(view, self.encode(texts_of(readings), watch), options, watch)
-        with watch.stage("retrieve"):
-            searched = self.search(view, readings, fused.vectors, options)
-        return searched, explained_items(view, fused, options)
-
-    def predictions(
-        self,
-        view: View,
-        searched: Searched,
-        options: PredictOptions,
-        items: Sequence[AttendedItems],
-        watch: Stopwatch,
-    ) -> tuple[Prediction, ...]:
-        """Return the keywords of queries from their retrieved keys.
-
-        `items` of all readings come from `explained_items`. The stage "rerank" nests in the current
-        stage.
-        """
-        predictions = []
-        rankings = self.rank(view, searched, options, watch)
-        for first, place, ranking in zip(searched.readings, searched.places, rankings, strict=True):
-            reading, attended = as_answered(first, items[place], ranking)
-            predictions.append(
-                Prediction(
-                    reading=reading,
-                    keywords=self.keywords(view, reading, ranking, options),
-                    items=attended,
-                    score_kind=ranking.score_kind,
-                    partial=searched.partial,
-                    **explained_rules(view, ranking, options),
-                )
-            )
-        return tuple(predictions)
 
     def read(
         self, view: View, queries: Sequence[str], options: PredictOptions, watch: Stopwatch
@@ -261,142 +174,91 @@ class Predictor:
         with watch.stage("spell"):
             return [readings(view.lexicon, query) for query in queries]
 
-    def encode(self, queries: Sequence[str], watch: Stopwatch) -> Floats:
-        """Return unit vectors [B, d] of queries, from the cache if it has them."""
-        vectors = np.empty((len(queries), self._encoder.dimension), np.float32)
-        missing = self._cache.fill(queries, vectors)
+    def encode(self, readings: Iterable[Readings], watch: Stopwatch) -> Mapping[str, Floats]:
+        """Return the unit vectors [d] of all texts that queries may mean, by text.
+
+        Those that the cache has are taken from there.
+        """
+        texts = [reading.text for of_query in readings for reading in of_query]
+        vectors = self._cache.known(texts)
+        missing = [text for text in dict.fromkeys(texts) if text not in vectors]
         if missing:
-            texts = list(dict.fromkeys(queries[position] for position in missing))
             with watch.stage("tokenize"):
-                tokens = self._encoder.tokenize(texts, role=Role.QUERY)
+                tokens = self._encoder.tokenize(missing, role=Role.QUERY)
             with watch.stage("encode"):
-                encoded = dict(zip(texts, self._encoder.embed(tokens), strict=True))
-            for position in missing:
-                vectors[position] = encoded[queries[position]]
+                encoded = dict(zip(missing, self._encoder.embed(tokens), strict=True))
             self._cache.add(encoded)
+            vectors |= encoded
         return vectors
 
-    def fuse(
-        self, view: View, vectors: Floats, options: PredictOptions, watch: Stopwatch
-    ) -> FusedQueries:
-        """Return the vectors [B, d] to search: fused with items if `view` has an item memory.
-
-        The items are the nearest, or those that the options name. Raises what `places_of` raises,
-        and `NotInBundle` if the options name items but `view` has no item memory.
-        """
-        if view.items is None:
-            if options.items is not None:
-                raise NotInBundle("item memory", field="items")
-            return FusedQueries(vectors=vectors)
-        with watch.stage("fuse"):
-            if options.items is None:
-                return view.fused(vectors)
-            return view.fused(vectors, [places_of(view.items, options.items)] * len(vectors))
-
-    def search(
+    def searched(
         self,
         view: View,
         readings: Sequence[Readings],
-        vectors: Floats,
+        vectors: Mapping[str, Floats],
         options: PredictOptions,
-    ) -> Searched:
-        """Retrieve the keys that may vote for queries [B], and choose the reading of each.
+        watch: Stopwatch,
+    ) -> Sequence[Query]:
+        """Fuse queries [B] with items, retrieve the keys that may vote, and choose each's reading.
 
-        `vectors` [T, d] belong to the texts of all readings.
+        `vectors` has those of all texts. A query with one reading is searched among the labels
+        alone that filters of rules leave, unless the answer without rules is to be explained.
+        Raises what `places_of` raises, and `NotInBundle` if the options name items but `view` has
+        no item memory.
         """
-        read = [reading for of_query in readings for reading in of_query]
-        found = self._found(view, read, vectors, options, depth=options.depth)
-        searched = Searched(
-            readings=read,
-            vectors=vectors,
-            similarities=found.similarities,
-            rows=found.rows,
-            places=range(len(vectors)),
-            partial=found.partial,
-        )
-        if len(readings) == len(vectors):
-            return searched
-        return searched.chosen(self._best_places(view, searched, map(len, readings), options))
+        narrowed, others = dict[int, Query](), list[list[Query]]()
+        for place, of_query in enumerate(readings):
+            read = [Query.read(view, reading, watch) for reading in of_query]
+            if len(read) == 1 and read[0].is_filtered and not options.explain:
+                narrowed[place] = self._narrowed(read[0], options)
+            else:
+                others.append(read)
+        found = iter(self._searched(others, vectors, options))
+        places = range(len(readings))
+        return [narrowed[place] if place in narrowed else next(found) for place in places]
 
-    def _found(
+    def _searched(
         self,
-        view: View,
-        read: Sequence[Reading],
-        vectors: Floats,
+        read: Sequence[Sequence[Query]],
+        vectors: Mapping[str, Floats],
         options: PredictOptions,
-        *,
-        depth: int,
-    ) -> FoundRows:
-        """Return the similarities and rows of texts, [T, b] or more, that may vote for them.
+    ) -> Sequence[Query]:
+        """Return the best reading of each query [B] of one view, with what was found for it."""
+        if not read:
+            return ()
+        every = [query for of_query in read for query in of_query]  # [T]
+        view, watch, texts = every[0].view, every[0].watch, [query.reading.text for query in every]
+        encoded = np.array([vectors[text] for text in texts], np.float32)
+        fused, items = _fused(view, encoded, options, watch)
+        with watch.stage("retrieve"):
+            found = retrieved(view, texts, fused, options, depth=options.depth)
+            queries = searched_queries(every, fused, found, items)
+            return list(self._best_readings(queries, map(len, read), options))
 
-        A search under a filter goes deeper until the rows vote for `top_k` labels: most of the
-        nearest rows may be queries of few labels.
-        """
-        first = view.search(
-            [reading.text for reading in read],
-            vectors,
-            depth=depth,
-            kind=voting_kind(options.memorization),
-            exact=options.exact,
-            words=options.words,
-            covered=options.match is not None and "broad" not in options.match,
-        )
-        similarities, rows = first.similarities, first.rows
-        if view.labels.kept is None or depth >= view.rows:
-            return first
-        wanted = min(options.top_k, len(view.labels))
-        short = [
-            place
-            for place, found in enumerate(rows)
-            if np.count_nonzero(found >= 0) >= depth and not _vote_for(view, found, wanted)
-        ]
-        if not short:
-            return first
-        further = self._found(
-            view,
-            [read[place] for place in short],
-            vectors[short],
-            options,
-            depth=min(_DEEPER * depth, view.rows),
-        )
-        width = max(rows.shape[1], further.rows.shape[1])
-        similarities, rows = pad(similarities, rows, count=width)
-        similarities[short], rows[short] = pad(further.similarities, further.rows, count=width)
-        return FoundRows(similarities, rows, partial=first.partial or further.partial)
-
-    def _best_places(
-        self, view: View, searched: Searched, counts: Iterable[int], options: PredictOptions
-    ) -> list[int]:
-        """Return the place of each query's best reading; `counts` [B] are its readings.
+    def _best_readings(
+        self, queries: Iterator[Query], counts: Iterable[int], options: PredictOptions
+    ) -> Iterator[Query]:
+        """Yield each query's best reading; `counts` [B] are its readings among `queries` [T].
 
         The best label of the best one gets the most votes; the first one wins ties.
         """
         votes, stages = self._votes(options), self.stages_of(options).of(OfTypes)
-        queries, chosen, first = list(searched.queries(view, Stopwatch())), list[int](), 0
-        for count in counts:
-            scores = [0.0]
-            if count > 1:
-                rankings = [
-                    ranked(votes, stages, query, 1) for query in queries[first : first + count]
-                ]
-                scores = [max(ranking.scores, default=0.0) for ranking in rankings]
-            chosen.append(first + scores.index(max(scores)))
-            first += count
-        return chosen
 
-    def rank(
-        self, view: View, searched: Searched, options: PredictOptions, watch: Stopwatch
-    ) -> Iterator[Ranking]:
-        """Yield the best labels of each query. Rules of the view act on each query alone."""
+        def most_votes(query: Query) -> float:
+            return max(ranked(votes, stages, query, 1).scores, default=0.0)
+
+        for count in counts:
+            of_query = list(islice(queries, count))
+            yield of_query[0] if count == 1 else max(of_query, key=most_votes)
+
+    def rank(self, searched: Iterable[Query], options: PredictOptions) -> Iterator[Ranked]:
+        """Yield the best labels of each query, as rules steer it."""
         votes, stages = self._votes(options), self.stages_of(options)
-        for query in searched.queries(view, watch):
-            acting: Sequence[Rule] = ()
-            if view.has_rules:
-                acting = view.rules.acting_on(query.reading.query, query.reading.text)
-            if acting:
-                yield self._steered(query, acting, votes, stages, options)
+        for query in searched:
+            if query.rules:
+                yield self._steered(query, votes, stages, options)
             else:
-                yield ranked(votes, stages.all, query, options.top_k)
+                yield query, ranked(votes, stages.all, query, options.top_k)
 
     def _votes(self, options: PredictOptions) -> Votes:
         return Votes(self._ranker, tau=self._tau, memorization=options.memorization)
@@ -404,9 +266,9 @@ class Predictor:
     def stages_of(self, options: PredictOptions) -> Stages:
         """Return the stages of a request, in order."""
         scoring, choosing = list[Stage](), list[Stage]()
-        if options.match is not None:
+        if options.match:
             scoring.append(OfTypes(options.match))
-        if self._reranker is not None and options.candidates:
+        if self._reranker and options.candidates:
             scoring.append(Reranked(self._reranker, options.candidates))
         if self._confidence:
             scoring.append(Confident(self._confidence))
@@ -418,105 +280,135 @@ class Predictor:
 
     def _steered(
         self,
-        query: SearchedQuery,
-        acting: Sequence[Rule],
+        query: Query,
         votes: Votes,
         stages: Stages,
         options: PredictOptions,
-    ) -> Ranking:
+    ) -> Ranked:
         """Return the ranking of a query on which rules act."""
         top_k, without = options.top_k, tuple[int, ...]()
         if options.explain:
             without = tuple(ranked(votes, stages.all, query, top_k).columns)
-        if any(rule.filter is not None for rule in acting):
-            steering, query = self._narrowed(query, acting, options)
-        else:
-            steering = self._steerings.of(query.view, acting)
+        if query.is_filtered:
+            query = self._narrowed(query, options)
+        steering = self._steerings.of(query.view, query.rules)
         steered, pinned = pinned_in(query, steering, stages, top_k)
         ranking = ranked(votes, pinned, steered, top_k)
-        return ranking._replace(steering=replace(steering, without=without))
+        return query._replace(view=steering.view), ranking._replace(
+            rules=query.rules if options.explain else (),
+            pinned=frozenset(steering.pins.values()),
+            without_rules=without,
+        )
 
-    def _narrowed(
-        self, query: SearchedQuery, acting: Sequence[Rule], options: PredictOptions
-    ) -> tuple[Steering, SearchedQuery]:
-        """Read and search one query again among the labels that the filters of `acting` leave.
+    def _narrowed(self, query: Query, options: PredictOptions) -> Query:
+        """Read and search a query among the labels that the filters of its rules leave.
 
         So it is answered as with the same filters in the request. As it is then read, further rules
-        may act, and others no longer.
+        may act, and others no longer. It gets all that acted.
         """
         view, asked, watch = query.view, query.reading.query, query.watch
-        narrowed, attended = view, None
         filtering: dict[str, Rule] = {}
         turn = 0
-        while new := {one.id: one for one in acting if one.filter and one.id not in filtering}:
+        while new := [one for one in query.rules if one.filter and one.id not in filtering]:
             turn += 1
-            filtering |= new
+            filtering |= {rule.id: rule for rule in new}
             narrowed = narrowed_by(view, filtering.values(), self._only)
             again = turn <= MOST_READ_AGAIN
             read = self.read(narrowed, [asked], options, watch) if again else [(as_typed(asked),)]
-            searched, items = self._searched(narrowed, read, options, watch)
-            attended = items[searched.places[0]]
-            [query] = searched.queries(narrowed, watch)
-            acting = view.rules.acting_on(asked, query.reading.text)
-        rules = {rule.id: rule for rule in (*filtering.values(), *acting)}.values()
-        steering = self._steerings.of(narrowed, sorted(rules, key=attrgetter("precedence")))
-        return replace(steering, again=(query.reading, attended)), query
+            own = [Query.read(narrowed, reading, watch) for reading in read[0]]
+            [query] = self._searched([own], self.encode(read, watch), options)
+        rules = {rule.id: rule for rule in (*filtering.values(), *query.rules)}.values()
+        return query._replace(rules=sorted(rules, key=attrgetter("precedence")), narrowed=True)
 
-    def keywords(
-        self, view: View, reading: Reading, ranking: Ranking, options: PredictOptions
-    ) -> tuple[Keyword, ...]:
-        """Return the labels of a ranking, with the fields that an answer shows."""
-        query, pinned = TypedQuery(reading.text), ranking.pinned
-        if ranking.steering is not None:
-            view = ranking.steering.view
-        explanations: Iterable[tuple[Evidence, ...]] = repeat(())
-        if options.explain:
-            kind = voting_kind(options.memorization)
-            explanations = evidence(view, ranking, view.matches(reading.text, kind, options.words))
-        keywords = []
-        all_votes: Iterable[float | None] = ranking.votes or repeat(None)
-        confidences: Iterable[float | None] = ranking.confidences or repeat(None)
-        boosts: Iterable[float] = ranking.boosts or repeat(1.0)
-        for column, score, votes, confidence, boost, explanation in zip(
-            *(ranking.columns, ranking.scores, all_votes, confidences, boosts, explanations),
-            strict=False,
-        ):
-            label_id, texts, novel, metadata = view.labels.shown_at(column)
-            keywords.append(
-                Keyword(
-                    id=label_id,
-                    text=texts[0],
-                    score=score,
-                    novel=novel,
-                    match=query.match(*texts),
-                    confidence=confidence,
-                    metadata=metadata,
-                    evidence=explanation,
-                    votes=votes,
-                    boost=boost,
-                    pinned=column in pinned,
-                )
+    def predictions(
+        self, searched: Iterable[Query], options: PredictOptions
+    ) -> tuple[Prediction, ...]:
+        """Return the keywords of queries; the stage "rerank" nests in the current stage."""
+        return tuple(prediction(*one, options) for one in self.rank(searched, options))
+
+
+def prediction(query: Query, ranking: Ranking, options: PredictOptions) -> Prediction:
+    """Return the labels of a ranking, and what explains them if the options ask for that."""
+    return Prediction(
+        reading=query.reading,
+        keywords=keywords(query, ranking, options),
+        items=query.items,
+        score_kind=ranking.score_kind,
+        partial=query.partial,
+        rules=tuple(rule.id for rule in ranking.rules),
+        without_rules=tuple(map(query.view.labels.id_at, ranking.without_rules)),
+    )
+
+
+def keywords(query: Query, ranking: Ranking, options: PredictOptions) -> tuple[Keyword, ...]:
+    """Return the labels of a ranking, with the fields that an answer shows."""
+    view, text = query.view, query.reading.text
+    explanations: Iterable[tuple[Evidence, ...]] = repeat(())
+    if options.explain:
+        kind = voting_kind(options.memorization)
+        explanations = evidence(view, ranking, view.matches(text, kind, options.words))
+    typed, found = TypedQuery(text), list[Keyword]()
+    all_votes: Iterable[float | None] = ranking.votes or repeat(None)
+    confidences: Iterable[float | None] = ranking.confidences or repeat(None)
+    boosts: Iterable[float] = ranking.boosts or repeat(1.0)
+    for column, score, votes, confidence, boost, explanation in zip(
+        *(ranking.columns, ranking.scores, all_votes, confidences, boosts, explanations),
+        strict=False,
+    ):
+        label_id, texts, novel, metadata = view.labels.shown_at(column)
+        found.append(
+            Keyword(
+                id=label_id,
+                text=texts[0],
+                score=score,
+                novel=novel,
+                match=typed.match(*texts),
+                confidence=confidence,
+                metadata=metadata,
+                evidence=explanation,
+                votes=votes,
+                boost=boost,
+                pinned=column in ranking.pinned,
             )
-        return tuple(keywords)
+        )
+    return tuple(found)
 
 
-def as_answered(
-    reading: Reading, items: AttendedItems, ranking: Ranking
-) -> tuple[Reading, AttendedItems]:
-    """Return a query as it was answered: otherwise than first read if rules narrowed the view."""
-    steering = ranking.steering
-    return (reading, items) if steering is None or steering.again is None else steering.again
+def retrieved(
+    view: View, texts: Sequence[str], vectors: Floats, options: PredictOptions, *, depth: int
+) -> FoundRows:
+    """Return the similarities and rows of texts, [T, b] or more, that may vote for them.
 
-
-def explained_rules(view: View, ranking: Ranking, options: PredictOptions) -> dict[str, Any]:
-    """Return the fields of a `Prediction` that explain rules."""
-    steering = ranking.steering
-    if steering is None or not options.explain:
-        return {}
-    return {
-        "rules": tuple(rule.id for rule in steering.rules),
-        "without_rules": tuple(map(view.labels.id_at, steering.without)),
-    }
+    A search under a filter goes deeper until the rows vote for `top_k` labels: most of the
+    nearest rows may be queries of few labels.
+    """
+    first = view.search(
+        texts,
+        vectors,
+        depth=depth,
+        kind=voting_kind(options.memorization),
+        exact=options.exact,
+        words=options.words,
+        covered=options.match is not None and "broad" not in options.match,
+    )
+    similarities, rows = first.similarities, first.rows
+    if not view.labels.kept or depth >= view.rows:
+        return first
+    wanted = min(options.top_k, len(view.labels))
+    short = [
+        place
+        for place, found in enumerate(rows)
+        if np.count_nonzero(found >= 0) >= depth and not _vote_for(view, found, wanted)
+    ]
+    if not short:
+        return first
+    deeper = min(_DEEPER * depth, view.rows)
+    of_short = [texts[place] for place in short]
+    further = retrieved(view, of_short, vectors[short], options, depth=deeper)
+    width = max(rows.shape[1], further.rows.shape[1])
+    similarities, rows = pad(similarities, rows, count=width)
+    similarities[short], rows[short] = pad(further.similarities, further.rows, count=width)
+    return FoundRows(similarities, rows, partial=first.partial or further.partial)
 
 
 def _vote_for(view: View, rows: Rows, count: int) -> bool:
@@ -530,16 +422,24 @@ def _vote_for(view: View, rows: Rows, count: int) -> bool:
     return len(np.unique(columns)) >= count
 
 
-def explained_items(
-    view: View, fused: FusedQueries, options: PredictOptions
-) -> Sequence[AttendedItems]:
-    """Return the items that each of the fused texts attended to.
+def _fused(
+    view: View, vectors: Floats, options: PredictOptions, watch: Stopwatch
+) -> tuple[Floats, Iterable[AttendedItems]]:
+    """Return the vectors [T, d] to search, and the items that each attends to if explained.
 
-    They are None if the view has no item memory or no explanation was requested.
+    They are unchanged if `view` has no item memory. Otherwise they are fused with the nearest
+    items, or with those that the options name.
     """
-    if not options.explain or view.items is None:
-        return [None] * len(fused.vectors)
-    return fused.items(view.items)
+    if view.items is None:
+        if options.items is not None:
+            raise NotInBundle("item memory", field="items")
+        return vectors, repeat(None)
+    with watch.stage("fuse"):
+        given = None
+        if options.items is not None:
+            given = [places_of(view.items, options.items)] * len(vectors)
+        fused = view.fused(vectors, given)
+    return fused.vectors, fused.items(view.items) if options.explain else repeat(None)
 
 
 def voting_kind(memorization: float) -> RowKind | None:

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -30,10 +31,11 @@ from numpy.typing import NDArray
 from service.core.bundle.bundle import Bundle
 from service.core.errors import NotCompiled
 from service.core.memory.decay import Decay
-from service.core.memory.label_table import LabelTable
+from service.core.memory.label_table import NO_BOOSTS, LabelTable
+from service.core.memory.shards import FoundRows
 from service.core.memory.view import View
-from service.core.prediction.steering import Steering
-from service.core.types import Doubles, Floats, Indices, Reading, Rows, ScoreKind
+from service.core.rules import Rule
+from service.core.types import Doubles, Floats, FusedItem, Indices, Reading, Rows, ScoreKind
 
 LIBRARY = Path(__file__).with_name("libvotes.so")
 # With at least one vote per this many columns, filling a table over all columns is faster. With
@@ -45,6 +47,12 @@ _NOTHING_LEARNED = (b"", b"", 0, b"", None, 0)
 _EVERY_LABEL = (*_NOTHING_LEARNED, b"", 0, None, 0)  # none was learned or deleted
 
 
+_OF_LABELS = ("columns", "scores", "places", "votes", "confidences", "boosts")  # of a `Ranking`
+
+_NO_FLOATS, _NO_ROWS = np.zeros(0, np.float32), np.zeros(0, np.int64)
+AttendedItems = tuple[FusedItem, ...] | None  # of one query, as in `Prediction`
+
+
 class Ranking(NamedTuple):
     """The best labels of one query, descending by score; ties are ordered by label id.
 
@@ -52,9 +60,10 @@ class Ranking(NamedTuple):
     `similarities` [b] and `weights` [b] (after Eq. 4) describe the keys that voted. Scores are sums
     of votes (Eq. 7). After reranking, scores are probabilities, and `votes` [k] are the sums.
     `places` [k] are the labels' places by score, from 0, before some were left out, and
-    `best_score` was the first one's. `confidences` [k] are None if the bundle has none. If the
-    table has `boosts` [k], labels are in the order of score times boost. `steering` is there if
-    rules act on the query.
+    `best_score` was the first one's. There are `confidences` [k] if the bundle has some. If the
+    table has `boosts` [k], labels are in the order of score times boost. Rules have put `pinned`
+    columns in their places. If the request asks for explanations, `rules` are those that acted, and
+    `without_rules` the columns that would have answered without them.
     """
 
     columns: Sequence[int]
@@ -64,32 +73,22 @@ class Ranking(NamedTuple):
     weights: Doubles
     places: Sequence[int]
     best_score: float
-    votes: Sequence[float] | None = None
-    confidences: Sequence[float | None] | None = None
-    boosts: Sequence[float] | None = None
-    steering: Steering | None = None
-
-    @property
-    def score_kind(self) -> ScoreKind:
-        """Whether the scores are sums of votes or probabilities."""
-        return "votes" if self.votes is None else "probability"
-
-    @property
-    def pinned(self) -> frozenset[int]:
-        """The columns of pinned labels."""
-        return frozenset() if self.steering is None else frozenset(self.steering.pins.values())
+    score_kind: ScoreKind = "votes"
+    votes: Sequence[float] = ()
+    confidences: Sequence[float | None] = ()
+    boosts: Sequence[float] = ()
+    rules: Sequence[Rule] = ()
+    pinned: frozenset[int] = frozenset()
+    without_rules: Sequence[int] = ()
 
     def only(self, places: Sequence[int]) -> Ranking:
         """Return the labels at some places, in this order."""
-        votes, confidences, boosts = self.votes, self.confidences, self.boosts
-        return self._replace(
-            columns=[self.columns[place] for place in places],
-            scores=[self.scores[place] for place in places],
-            places=[self.places[place] for place in places],
-            votes=None if votes is None else [votes[place] for place in places],
-            confidences=None if confidences is None else [confidences[one] for one in places],
-            boosts=None if boosts is None else [boosts[place] for place in places],
-        )
+        chosen: dict[str, Any] = {
+            name: [values[place] for place in places]
+            for name in _OF_LABELS
+            if (values := getattr(self, name))
+        }
+        return self._replace(**chosen)
 
     def first(self, count: int) -> Ranking:
         """Return the first `count` labels."""
@@ -101,24 +100,24 @@ class Ranking(NamedTuple):
 
     def by_score(self) -> Ranking:
         """Return the labels in the order of their scores alone."""
-        if self.boosts is None:
+        if not self.boosts:
             return self
         return self.only(sorted(range(len(self.places)), key=self.places.__getitem__))
 
-    def boosted(self, boosts: Floats | None) -> Ranking:
+    def boosted(self, boosts: Floats) -> Ranking:
         """Return labels that are in the order of their scores, in the order of score times boost.
 
         `boosts` are those of a `LabelTable`. Labels that tie stay in the order of their scores.
         """
-        if boosts is None:
+        if not len(boosts):
             return self
         ranked = _times_boosts(self.scores, self.columns, boosts)
         order = sorted(range(len(ranked)), key=lambda place: -ranked[place])
         return self.with_boosts(boosts).only(order)
 
-    def with_boosts(self, boosts: Floats | None) -> Ranking:
+    def with_boosts(self, boosts: Floats) -> Ranking:
         """Return the ranking with other boosts of a `LabelTable`, in the same order."""
-        return self._replace(boosts=None if boosts is None else boosts_of(self.columns, boosts))
+        return self._replace(boosts=boosts_of(self.columns, boosts))
 
     def with_pins(self, pins: Mapping[int, int], others: Sequence[int], *, count: int) -> Ranking:
         """Return the columns `others`, among which pinned ones stand at their positions, from 0.
@@ -128,14 +127,14 @@ class Ranking(NamedTuple):
         ranked = frozenset(self.columns)
         missing = [column for column in pins.values() if column not in ranked]
         fill = len(missing)
-        votes, confidences, boosts = self.votes, self.confidences, self.boosts
+        reranked = self.score_kind == "probability"
         whole = self._replace(
             columns=[*self.columns, *missing],
             scores=[*self.scores, *[0.0] * fill],
             places=[*self.places, *[len(self.columns)] * fill],
-            votes=None if votes is None else [*votes, *[0.0] * fill],
-            confidences=None if confidences is None else [*confidences, *[None] * fill],
-            boosts=None if boosts is None else [*boosts, *[1.0] * fill],
+            votes=[*self.votes, *[0.0] * fill] if reranked else (),
+            confidences=self.confidences and [*self.confidences, *[None] * fill],
+            boosts=self.boosts and [*self.boosts, *[1.0] * fill],
         )
         order = list(others)
         for position in sorted(pins):
@@ -276,7 +275,7 @@ class Ranker:
         b: Sequence[int],
         memorization: float,
         top_k: int,
-        boosts: Floats | None = None,
+        boosts: Floats = NO_BOOSTS,
     ) -> Best:
         """Find the `top_k` labels of each query, and all that tie with the last of these.
 
@@ -292,12 +291,12 @@ class Ranker:
             others = (
                 *_learned(memory, rows),
                 *(_bytes(labels.deleted, np.int32), len(labels.deleted)),
-                *(labels.kept, 0 if labels.kept is None else 8 * len(labels.kept)),
+                *(labels.kept or None, 8 * len(labels.kept)),
             )
         arguments = (
             *(values.address, _bytes(rows, np.int64), _bytes(softmax, np.float64)),
             *((ctypes.c_int64 * len(b))(*b), len(b), memorization, *others),
-            *((None, 0) if boosts is None else (boosts.ctypes.data, len(boosts))),
+            *((boosts.ctypes.data, len(boosts)) if len(boosts) else (None, 0)),
         )
         counts, weights = (ctypes.c_int64 * len(b))(), (ctypes.c_double * len(rows))()
         room = top_k + _ROOM_FOR_TIES
@@ -371,7 +370,7 @@ def _best(
     columns: Sequence[int], scores: Sequence[float], *, labels: LabelTable, top_k: int
 ) -> tuple[Sequence[int], Sequence[float]]:
     """Return the `top_k` best columns by score times boost, in the order of their scores."""
-    if labels.boosts is not None:
+    if len(labels.boosts):
         score_of = dict(zip(columns, scores, strict=True))
         ranked = _times_boosts(scores, columns, labels.boosts)
         columns, _ = in_order(columns, ranked, labels=labels, top_k=top_k)
@@ -440,19 +439,58 @@ class Stopwatch:
             self._within = before + seconds
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class SearchedQuery:
-    """One query as it was read, with its vector [d] and what was found for it in `view`.
+class Query(NamedTuple):
+    """One query as it was read, and then its vector [d] and what was found for it in `view`.
 
-    The `similarities` [b] of its keys, the `rows` [b], are descending.
+    The `similarities` [b] of its keys, the `rows` [b], are descending. They are `partial` if a
+    shard of the memory has not answered. `items` are those that the vector attended to, if the
+    request asks for explanations and there is an item memory. `rules` act on the query, and its
+    view is `narrowed` if their filters were applied.
     """
 
     view: View
     reading: Reading
-    vector: Floats
-    similarities: Floats
-    rows: Rows
+    rules: Sequence[Rule]
     watch: Stopwatch
+    narrowed: bool = False
+    vector: Floats = _NO_FLOATS
+    similarities: Floats = _NO_FLOATS
+    rows: Rows = _NO_ROWS
+    items: AttendedItems = None
+    partial: bool = False
+
+    @classmethod
+    def read(cls, view: View, reading: Reading, watch: Stopwatch) -> Query:
+        """Return a query before it is searched, with the rules of `view` that act on it."""
+        rules = view.rules.acting_on(reading.query, reading.text) if view.has_rules else ()
+        return cls(view, reading, rules, watch)
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether filters of rules are still to be applied."""
+        return not self.narrowed and any(rule.filter for rule in self.rules)
+
+
+def searched_queries(
+    queries: Iterable[Query],
+    vectors: Floats,
+    found: FoundRows,
+    items: Iterable[AttendedItems] = repeat(None),
+) -> Iterator[Query]:
+    """Yield queries [B] one by one, given their vectors [B, d] and what was found [B, b]."""
+    for query, vector, similarities, rows, attended in zip(
+        queries, vectors, found.similarities, found.rows, items, strict=False
+    ):
+        if len(rows) and rows[-1] < 0:  # missing rows (-1) are at the end
+            count = np.count_nonzero(rows >= 0)
+            similarities, rows = similarities[:count], rows[:count]
+        yield query._replace(
+            vector=vector,
+            similarities=similarities,
+            rows=rows,
+            items=attended,
+            partial=found.partial,
+        )
 
 
 AStage = TypeVar("AStage", bound="Stage")
@@ -464,7 +502,7 @@ class Stage(Protocol):
     def wants(self, count: int) -> int:
         """Return how many labels must come in, so that `count` can go out."""
 
-    def apply(self, ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+    def apply(self, ranking: Ranking, query: Query, count: int) -> Ranking:
         """Return a ranking of at most `count` labels."""
 
 
@@ -476,7 +514,7 @@ class Votes:
     tau: float
     memorization: float
 
-    def ranking(self, query: SearchedQuery, count: int) -> Ranking:
+    def ranking(self, query: Query, count: int) -> Ranking:
         """Return the `count` best labels."""
         return self.ranker.rank(
             query.view,
@@ -516,14 +554,14 @@ def wanted(stages: Sequence[Stage], count: int) -> list[int]:
     return counts[::-1]
 
 
-def applied(stages: Sequence[Stage], ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+def applied(stages: Sequence[Stage], ranking: Ranking, query: Query, count: int) -> Ranking:
     """Return what the stages make of a ranking with as many labels as they want."""
     for stage, leaving in zip(stages, wanted(stages, count)[1:], strict=True):
         ranking = stage.apply(ranking, query, leaving)
     return ranking
 
 
-def ranked(votes: Votes, stages: Sequence[Stage], query: SearchedQuery, count: int) -> Ranking:
+def ranked(votes: Votes, stages: Sequence[Stage], query: Query, count: int) -> Ranking:
     """Return the ranking of a query after all stages."""
     first = votes.ranking(query, wanted(stages, count)[0])
     return applied(stages, first, query, count)

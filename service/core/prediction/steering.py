@@ -1,8 +1,8 @@
 """What rules do to the answer of one query: they change the view, and they pin labels.
 
-Filters narrow the view, and the query is then read and searched again, as with the same filter in
-the request. Hidden labels leave its table after the search, so other labels keep their scores.
-Boosts are factors in the table, and pins are put in place at the end.
+Filters narrow the view, and the query is then read and searched as with the same filter in the
+request. Hidden labels leave its table after the search, so other labels keep their scores. Boosts
+are factors in the table, and pins are put in place at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from service.core.label_filter import LabelFilter
 from service.core.memory.filtered_view import filtered
 from service.core.memory.view import View
 from service.core.rules import Boost, Pin, Rule
-from service.core.types import Bools, FusedItem, Reading
+from service.core.types import Bools
 
 KEPT_STEERINGS = 8  # of a predictor
 
@@ -26,18 +26,13 @@ Only = Callable[[View, LabelFilter], View]  # returns a view of the labels alone
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Steering:
-    """The `rules` that act on one query, and the `view` from which it is answered.
+    """What rules do to the answer of one query: the `view` from which it is answered, and pins.
 
-    `pins` are the columns of pinned labels by position, from 0. `without` are the columns that
-    would answer without the rules, if the request asks for explanations. `again` is there if
-    filters narrowed the view: the query as it was then read, and the items that it attended to.
+    `pins` are the columns of pinned labels by position, from 0.
     """
 
-    rules: Sequence[Rule]
     view: View
     pins: dict[int, int]
-    without: Sequence[int] = ()
-    again: tuple[Reading, tuple[FusedItem, ...] | None] | None = None
 
 
 class Steerings:
@@ -80,7 +75,7 @@ def steering_of(view: View, rules: Sequence[Rule]) -> Steering:
         labels = labels.boosted((_boosted(view, boost), boost.factor) for boost in boosts)
     view = replace(view, labels=labels) if labels is not view.labels else view
     pins = _pins(view, [pin for rule in rules for pin in rule.pins])
-    return Steering(rules=rules, view=view, pins=pins)
+    return Steering(view=view, pins=pins)
 
 
 def _columns(view: View, label_ids: Sequence[str]) -> list[int]:

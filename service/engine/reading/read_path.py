@@ -9,15 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from time import monotonic
-from typing import NamedTuple
-
-import numpy as np
 
 from service.core import times
 from service.core.errors import (
@@ -28,14 +25,8 @@ from service.core.errors import (
     Overloaded,
 )
 from service.core.index.faiss_hnsw import search_in_one_thread
-from service.core.prediction.predictor import (
-    AttendedItems,
-    Readings,
-    Searched,
-    explained_items,
-    texts_of,
-)
-from service.core.prediction.ranking import Stopwatch
+from service.core.prediction.predictor import Readings
+from service.core.prediction.ranking import Query, Stopwatch
 from service.core.processes.quick_switches import QuickSwitches
 from service.core.types import Answer, Floats, Prediction, PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
@@ -53,6 +44,7 @@ Take = Callable[[], Batch | Callable[[], None] | None]  # from the queue
 Way = Callable[[], AbstractContextManager[None]]  # in which a thread answers
 Outcome = Callable[[], None]  # completes or fails a request; called in its event loop
 Results = tuple[tuple[Prediction, ...], tuple[bytes, ...]]  # as `Answer` holds them
+_Read = tuple[QueryTask, Sequence[Readings]]  # what the queries of a task may mean
 
 log = logging.getLogger("keymatch")
 
@@ -75,7 +67,7 @@ class ViewWaiters:
         if self._waiters and self._loop is not None:
             self._loop.call_soon_threadsafe(self._wake_all)
 
-    async def wait(self, reached: Callable[[], bool], *, client: Client | None = None) -> None:
+    async def wait(self, reached: Callable[[], bool], *, client: Client) -> None:
         """Return once `reached()` is true. It is checked now and after each new view.
 
         Raises `ClientLeft` soon after `client` has left.
@@ -84,18 +76,16 @@ class ViewWaiters:
             return
         wake, self._loop = asyncio.Event(), asyncio.get_running_loop()
         self._waiters.add(wake)  # before `reached` is checked again, so no view is missed
-        if client is not None:
-            client.on_leave = wake.set
+        client.on_leave = wake.set
         try:
             while not reached():
-                if client is not None and client.left:
+                if client.left:
                     raise ClientLeft("the client disconnected before the memory was new enough")
                 await wake.wait()
                 wake.clear()
         finally:
             self._waiters.remove(wake)
-            if client is not None:
-                client.on_leave = None
+            client.on_leave = None
 
     def _wake_all(self) -> None:
         for wake in self._waiters:
@@ -148,11 +138,8 @@ class ReadPath:
         `DeadlineExceeded`, `ClientLeft`, or what `complete_options` or the request's `serialize`
         raises.
         """
-        queued = monotonic()
-        if request.client is not None:
-            request.client.arrived(len(request.queries))
-            # The wait begins here: the time that a request waits for the event loop counts.
-            queued = request.client.received
+        request.client.arrived(len(request.queries))
+        queued = request.client.received  # the time that it waits for the event loop counts, too
         if self._version() < request.options.min_version:
             await self._wait_for_version(request)
             queued = monotonic()
@@ -165,15 +152,13 @@ class ReadPath:
         client, seconds = request.client, max(0.0, request.deadline - monotonic())
         late = DeadlineExceeded("the deadline passed before the answer was there")
         timer = request.loop.call_later(seconds, self._queue.withdraw, request, late)
-        if client is not None:
-            left = ClientLeft("the client disconnected before it was answered")
-            client.on_leave = partial(self._queue.withdraw, request, left)
+        left = ClientLeft("the client disconnected before it was answered")
+        client.on_leave = partial(self._queue.withdraw, request, left)
         try:
             return await request.future
         finally:
             timer.cancel()
-            if client is not None:
-                client.on_leave = None
+            client.on_leave = None
 
     async def _wait_for_version(self, request: QueryRequest) -> None:
         """Wait for `min_version` outside the queue, so that no other request is delayed."""
@@ -267,21 +252,18 @@ def _encode_and_search(
     readings = [
         predictor.read(task.view, task.queries, task.request.options, watch) for task in tasks
     ]
-    vectors = predictor.encode(texts_of([*chain.from_iterable(readings)]), watch)
+    vectors = predictor.encode(chain.from_iterable(readings), watch)
     telemetry.observe_stages(watch.seconds)
     outcomes: list[Outcome] = []
-    alike: dict[tuple[int, PredictOptions], list[_Encoded]] = {}
-    now, start = monotonic(), 0
+    alike: dict[tuple[int, PredictOptions], list[_Read]] = {}
+    now = monotonic()
     for task, of_task in zip(tasks, readings, strict=True):
-        rows = vectors[start : (start := start + sum(map(len, of_task)))]
-        error = task.request.useless(now)
-        if error is not None:
+        if error := task.request.useless(now):
             outcomes.append(partial(task.request.fail, error))
         else:
-            encoded = _Encoded(task, of_task, rows)
-            alike.setdefault((id(task.view), task.request.options), []).append(encoded)
+            alike.setdefault((id(task.view), task.request.options), []).append((task, of_task))
     for group in alike.values():
-        outcomes += _search(group, dict(watch.seconds), taken, telemetry)
+        outcomes += _search(group, vectors, dict(watch.seconds), taken, telemetry)
     return outcomes
 
 
@@ -295,38 +277,29 @@ def _filtered(task: QueryTask, watch: Stopwatch) -> QueryTask:
         return replace(task, view=memory.only(view, options.filter))
 
 
-class _Encoded(NamedTuple):
-    """A task, the readings of its queries, and the vectors of their texts [T, d]."""
-
-    task: QueryTask
-    readings: Sequence[Readings]
-    vectors: Floats
-
-
 def _search(
-    group: Sequence[_Encoded], encoding: dict[str, float], taken: float, telemetry: Telemetry
+    group: Sequence[_Read],
+    vectors: Mapping[str, Floats],
+    encoding: dict[str, float],
+    taken: float,
+    telemetry: Telemetry,
 ) -> list[Outcome]:
-    """Answer encoded tasks of one view and equal options.
+    """Answer tasks of one view and equal options, given the vectors of all texts.
 
     Each task gets the stage durations of its whole batch, including `encoding`.
     """
-    tasks = [encoded.task for encoded in group]
-    watch, view, options = Stopwatch(), tasks[0].view, tasks[0].request.options
-    predictor = tasks[0].request.loaded.predictor
-    vectors = [encoded.vectors for encoded in group]
-    joined = vectors[0] if len(group) == 1 else np.concatenate(vectors)
-    readings = [of_query for encoded in group for of_query in encoded.readings]
-    fused = predictor.fuse(view, joined, options, watch)
-    with watch.stage("retrieve"):
-        searched = predictor.search(view, readings, fused.vectors, options)
+    tasks, watch = [task for task, _ in group], Stopwatch()
+    view, request = tasks[0].view, tasks[0].request
+    readings = [of_query for _, of_task in group for of_query in of_task]
+    searched = request.loaded.predictor.searched(view, readings, vectors, request.options, watch)
     results: list[Results | KeymatchError] = []
     with watch.stage("score"):
-        items, start = explained_items(view, fused, options), 0
+        start = 0
         for task in tasks:
-            own = slice(start, start := start + len(task))
-            results.append(_results(task, searched.part(own), items, watch, telemetry))
+            own = searched[start : (start := start + len(task))]
+            results.append(_results(task, own, telemetry))
     telemetry.observe_stages(watch.seconds)
-    telemetry.corrected_queries.inc(sum(bool(read.corrections) for read in searched.readings))
+    telemetry.corrected_queries.inc(sum(bool(query.reading.corrections) for query in searched))
     outcomes: list[Outcome] = []
     for task, result in zip(tasks, results, strict=True):
         if isinstance(result, KeymatchError):
@@ -345,19 +318,14 @@ def _search(
 
 
 def _results(
-    task: QueryTask,
-    searched: Searched,
-    items: Sequence[AttendedItems],
-    watch: Stopwatch,
-    telemetry: Telemetry,
+    task: QueryTask, searched: Sequence[Query], telemetry: Telemetry
 ) -> Results | KeymatchError:
     """Score a task unless it has expired; serialize the results if its request asks for that."""
     request, predictor = task.request, task.request.loaded.predictor
-    error = request.useless(monotonic())
-    if error is not None:
+    if error := request.useless(monotonic()):
         return error
     try:
-        predictions = predictor.predictions(task.view, searched, request.options, items, watch)
+        predictions = predictor.predictions(searched, request.options)
         telemetry.unanswered_queries.inc(sum(not one.keywords for one in predictions))
         if request.serialize is None:
             return predictions, ()

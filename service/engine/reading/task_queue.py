@@ -31,7 +31,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from threading import Condition, Lock
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from service.core.errors import (
     ClientLeft,
@@ -80,12 +80,15 @@ def query_cost(options: PredictOptions, *, characters: float = 0.0, rules: int =
     return max(1, round(milliseconds / _UNIT))
 
 
-class Client(Protocol):
-    """The sender of a request, such as the HTTP server's connection."""
+class Client:
+    """The sender of a request: one that stays, or the HTTP server's connection in its place."""
 
-    left: bool  # whether the connection is closed
-    received: float  # when the whole request was received, by `monotonic`
-    on_leave: Callable[[], None] | None  # called in the event loop when the connection is closed
+    left = False  # whether the connection is closed
+    on_leave: Callable[[], None] | None = None  # called in the event loop when it is closed
+
+    def __init__(self) -> None:
+        """Send a request now."""
+        self.received = monotonic()  # when the whole request was received
 
     def arrived(self, queries: int) -> None:
         """Note that the request, with this many queries, has reached the engine."""
@@ -116,7 +119,7 @@ class QueryRequest:
         A large answer is then never held as many objects, which would all be freed at once.
         """
         self.queries, self._asked, self.deadline = queries, asked, deadline
-        self.client, self.serialize = client, serialize
+        self.client, self.serialize = client or Client(), serialize
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Answer] = self.loop.create_future()
         self.view: View | None = None
@@ -162,7 +165,7 @@ class QueryRequest:
 
     def useless(self, now: float) -> KeymatchError | None:
         """Return why nobody needs an answer any more, or None if it is still needed."""
-        if self.client is not None and self.client.left:
+        if self.client.left:
             return ClientLeft("the client disconnected before it was answered")
         if now > self.deadline or self.future.done():
             return DeadlineExceeded("the deadline passed while the request waited")
@@ -383,8 +386,7 @@ class Lane:
                 own.begun = None
             else:
                 del own.requests[end]
-            error = request.useless(now)
-            if error is not None:
+            if error := request.useless(now):
                 self._count_taken(own, request.uncut)
                 dropped.append((request, error))
             else:
@@ -531,8 +533,7 @@ class TaskQueue:
         A request that costs more than its lane may hold is accepted when the lane is empty.
         """
         lane = self.lane(request.cost)
-        error = self.refusal(lane, request.cost, request.tenant)
-        if error is not None:
+        if error := self.refusal(lane, request.cost, request.tenant):
             raise error
         with self._changed:
             if not lane:

@@ -19,7 +19,7 @@ from service.core.bundle.reranker_files import RerankerFiles
 from service.core.encoding.onnx_session import open_session
 from service.core.errors import BundleAltered, BundleUnsupported
 from service.core.memory.view import View
-from service.core.prediction.ranking import Ranking, SearchedQuery, in_order
+from service.core.prediction.ranking import Query, Ranking, in_order
 from service.core.prediction.reranking.features import (
     FEATURES,
     CandidateLabels,
@@ -99,6 +99,7 @@ class Reranker:
             scores=best,
             places=range(len(best)),
             best_score=max(best, default=0.0),
+            score_kind="probability",
             votes=[votes[column] for column in columns],
         )
 
@@ -128,7 +129,7 @@ class Reranked:
         """Return the number of labels to rank."""
         return max(count, self.candidates)
 
-    def apply(self, ranking: Ranking, query: SearchedQuery, count: int) -> Ranking:
+    def apply(self, ranking: Ranking, query: Query, count: int) -> Ranking:
         """Return the `count` best labels by their probability, times their boost."""
         boosts = query.view.labels.boosts
         with query.watch.stage("rerank"):
@@ -137,7 +138,7 @@ class Reranked:
                 query.reading.text,
                 query.vector,
                 ranking.by_score(),
-                top_k=count if boosts is None else len(ranking.columns),
+                top_k=len(ranking.columns) if len(boosts) else count,
             )
         return ranking.boosted(boosts).first(count)
 

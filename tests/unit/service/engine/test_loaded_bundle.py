@@ -38,7 +38,7 @@ def test_the_first_filtered_query_finds_warm_fields_and_votes(
     predict = Predictor.predict
 
     def noted(self: Predictor, view: View, *arguments: Any) -> Answer:
-        filtered.append(view.labels.kept is not None)
+        filtered.append(bool(view.labels.kept))
         return predict(self, view, *arguments)
 
     monkeypatch.setattr(Predictor, "predict", noted)

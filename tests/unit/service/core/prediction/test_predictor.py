@@ -307,20 +307,17 @@ def vector(value: float) -> np.ndarray:
     return np.full(2, value, np.float32)
 
 
-def fill(cache: QueryCache, *queries: str) -> tuple[list[int], list[float]]:
-    """Return the missing positions, and each vector's first component (-1: not filled)."""
-    vectors = np.full((len(queries), 2), -1, np.float32)
-    missing, found = cache.fill(queries, vectors), vectors[:, 0].tolist()
-    vectors[:] = 9  # a changed copy leaves the cache alone
-    return missing, found
+def known(cache: QueryCache, *texts: str) -> dict[str, float]:
+    """Return the first components of the vectors that the cache has."""
+    return {text: float(vector[0]) for text, vector in cache.known(texts).items()}
 
 
-def test_known_queries_are_filled_and_the_least_recently_used_goes_first() -> None:
+def test_known_queries_are_found_and_the_least_recently_used_goes_first() -> None:
     cache, nothing = QueryCache(2), QueryCache(0)
     for one in (cache, nothing):
         one.add({"a": vector(1), "b": vector(2)})
-    assert fill(cache, "b", "x", "a", "b", "a") == ([1], [2, -1, 1, 2, 1])
+    assert known(cache, "b", "x", "a", "b", "a") == {"a": 1, "b": 2}
     assert (cache.hits, cache.misses) == (4, 1)
     cache.add({"c": vector(3)})
-    assert fill(cache, "a", "b", "c") == ([1], [1, -1, 3])
-    assert fill(nothing, "a") == ([0], [-1])
+    assert known(cache, "a", "b", "c") == {"a": 1, "c": 3}
+    assert known(nothing, "a") == {}

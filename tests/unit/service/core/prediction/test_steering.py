@@ -174,6 +174,29 @@ def test_a_filter_of_a_rule_answers_as_a_filter_of_the_request(memory: Knowledge
     assert ids(both) == ["far"]
 
 
+def test_a_filter_of_a_rule_is_known_before_the_search(
+    memory: KnowledgeMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = Rule(id="r", query="boots", match="contains", filter=price(exists=True))
+    memory.apply([put_rule(memory.view.version + 1, rule)])
+    search, searches = View.search, list[list[str]]()
+
+    def noted(view: View, queries: Sequence[str], *arguments: Any, **options: Any) -> Any:
+        searches.append(list(queries))
+        return search(view, queries, *arguments, **options)
+
+    monkeypatch.setattr(View, "search", noted)
+    queries = ["lamp", "boots", "tent"]
+    found = [answer(memory.view, query=query) for query in queries]
+    assert searches == [[query] for query in queries]
+    together = Predictor(TrigramEncoder(), tau=0.1).predict(memory.view, queries, ALL)
+    assert searches[3:] == [["boots"], ["lamp", "tent"]]
+    assert [ids(one) for one in together.predictions] == [ids(one) for one in found]
+    explained = answer(memory.view, options=replace(ALL, explain=True), query="boots")
+    assert searches[5:] == [["boots"], ["boots"]]  # the first says what answers without the rule
+    assert ids(explained) == ids(found[1]) != list(explained.without_rules)
+
+
 WORDS = ("zorbals", "zorbils", "trampet", "trumpet", "garden hose", "light tent")
 FILTERS = tuple(
     price(**one) for one in ({"lt": 10}, {"gte": 10}, {"exists": True}, {"exists": False})

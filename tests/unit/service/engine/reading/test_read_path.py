@@ -1,10 +1,10 @@
 """New views and leaving clients wake waiters; a failing request fails no other of its batch."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +16,8 @@ from service.core.errors import (
     DelayExceeded,
     KeymatchError,
 )
-from service.core.items.fusion import FusedQueries
-from service.core.prediction.predictor import Readings, Searched
-from service.core.prediction.ranking import Stopwatch
+from service.core.prediction.predictor import Readings
+from service.core.prediction.ranking import Query, Stopwatch
 from service.core.types import Floats, Prediction, Reading
 from service.engine.reading import read_path
 from service.engine.reading.read_path import Outcome, ViewWaiters, answer_batch
@@ -28,10 +27,6 @@ from service.telemetry import Telemetry
 from tests.support.queue_desk import facts
 
 NOW = 1_000.0  # start of the clock, which a test may move
-
-
-def a_client() -> Client:
-    return cast(Client, SimpleNamespace(left=False, on_leave=None))
 
 
 def a_view(*, version: int) -> Any:
@@ -47,9 +42,9 @@ def test_a_version_is_reached_already_or_by_another_thread() -> None:
         waiters.notify()
 
     async def both() -> None:
-        await waiters.wait(lambda: True)
-        first = asyncio.create_task(waiters.wait(lambda: version >= 1, client=a_client()))
-        second = asyncio.create_task(waiters.wait(lambda: version >= 2, client=a_client()))
+        await waiters.wait(lambda: True, client=Client())
+        first = asyncio.create_task(waiters.wait(lambda: version >= 1, client=Client()))
+        second = asyncio.create_task(waiters.wait(lambda: version >= 2, client=Client()))
         await asyncio.sleep(0)
         assert len(waiters) == 2
         await asyncio.to_thread(publish)
@@ -66,7 +61,7 @@ def test_only_those_whose_client_has_left_are_given_up() -> None:
     waiters = ViewWaiters()
 
     async def two_leave() -> None:
-        clients: list[Any] = [a_client(), a_client(), None]
+        clients = [Client(), Client(), Client()]
         tasks = [
             asyncio.create_task(waiters.wait(lambda: False, client=client)) for client in clients
         ]
@@ -91,7 +86,7 @@ class FakePredictor:
 
     def __init__(self) -> None:
         self.encoded: list[list[str]] = []
-        self.searched: list[list[float]] = []
+        self.searches: list[list[float]] = []
         self.scored: list[str] = []
         self.broken: set[str] = set()
         self.encode_ends = self.search_ends = lambda: None
@@ -102,41 +97,38 @@ class FakePredictor:
             tuple(Reading(query=query, text=text) for text in query.split("|")) for query in queries
         ]
 
-    def encode(self, queries: Sequence[str], watch: Stopwatch) -> Floats:
-        self.encoded.append(list(queries))
+    def encode(self, readings: Iterable[Readings], watch: Stopwatch) -> dict[str, Floats]:
+        texts = [reading.text for reading in chain.from_iterable(readings)]
+        self.encoded.append(texts)
         watch.seconds["encode"] = 0.002
         self.encode_ends()
-        if self.broken & set(queries):
+        if self.broken & set(texts):
             raise ValueError("this text breaks the tokenizer")
-        return np.array([[len(query)] for query in queries], np.float32)
+        return {text: np.array([len(text)], np.float32) for text in texts}
 
-    def fuse(self, _view: Any, vectors: Floats, *_: Any) -> FusedQueries:
-        return FusedQueries(vectors=vectors)
-
-    def search(
-        self, _view: Any, readings: Sequence[Readings], vectors: Floats, *_: Any
-    ) -> Searched:
+    def searched(
+        self,
+        view: Any,
+        readings: Sequence[Readings],
+        vectors: Mapping[str, Floats],
+        _options: Any,
+        watch: Stopwatch,
+    ) -> list[Query]:
         """Choose the last reading of each query."""
-        self.searched.append(vectors[:, 0].tolist())
+        texts = [reading.text for reading in chain.from_iterable(readings)]
+        self.searches.append([float(vectors[text][0]) for text in texts])
+        watch.seconds["retrieve"] = 0.001
         self.search_ends()
-        rows, texts = np.zeros(vectors.shape, np.int64), list(chain.from_iterable(readings))
-        of_texts = Searched(
-            readings=texts,
-            vectors=vectors,
-            similarities=vectors,
-            rows=rows,
-            places=range(len(texts)),
-        )
-        return of_texts.chosen((np.cumsum([*map(len, readings)]) - 1).tolist())
+        return [
+            Query(view, of_query[-1], (), watch, vector=vectors[of_query[-1].text])
+            for of_query in readings
+        ]
 
-    def predictions(
-        self, _view: Any, searched: Searched, _options: Any, items: Sequence[Any], _watch: Any
-    ) -> tuple[Prediction, ...]:
-        texts = [reading.text for reading in searched.readings]
-        assert all(items[place] is None for place in searched.places)
-        assert [len(text) for text in texts] == searched.vectors[:, 0].tolist()
+    def predictions(self, searched: Sequence[Query], _options: Any) -> tuple[Prediction, ...]:
+        texts = [query.reading.text for query in searched]
+        assert [len(text) for text in texts] == [query.vector[0] for query in searched]
         self.scored += texts
-        return tuple(Prediction(reading=reading, keywords=()) for reading in searched.readings)
+        return tuple(Prediction(reading=query.reading, keywords=()) for query in searched)
 
 
 class Desk:
@@ -196,7 +188,7 @@ def test_all_readings_of_a_query_are_encoded_and_searched(desk: Desk) -> None:
     first, second = desk.request("a", "bb|ccc"), desk.request("dddd|eeeee")
     desk.answer_requests(first, second)
     assert desk.predictor.encoded == [["a", "bb", "ccc", "dddd", "eeeee"]]
-    assert desk.predictor.searched == [[1, 2, 3, 4, 5]]
+    assert desk.predictor.searches == [[1, 2, 3, 4, 5]]
     assert desk.predictor.scored == ["a", "ccc", "eeeee"]
     assert answered(first) == ["a", "bb|ccc"]
     assert answered(second) == ["dddd|eeeee"]
@@ -206,7 +198,7 @@ def test_requests_are_encoded_and_searched_together(desk: Desk) -> None:
     first, second = desk.request("a"), desk.request("bb", "ccc")
     desk.answer_requests(first, second)
     assert desk.predictor.encoded == [["a", "bb", "ccc"]]
-    assert desk.predictor.searched == [[1, 2, 3]]
+    assert desk.predictor.searches == [[1, 2, 3]]
     assert (answered(first), answered(second)) == (["a"], ["bb", "ccc"])
     answer = first.future.result()
     assert (answer.version, answer.seconds["queue"], answer.seconds["encode"]) == (1, 0.5, 0.002)
@@ -228,7 +220,7 @@ def test_predictions_are_serialized_where_the_request_asks_for_that(desk: Desk) 
     assert (answer.predictions, answer.serialized) == ((), (b"a", b"bb"))
     assert isinstance(refused.future.exception(), AnswerTooLarge)
     assert answered(plain) == ["ccc"]
-    assert desk.predictor.searched == [[1, 2, 4, 3]]  # nothing was searched twice
+    assert desk.predictor.searches == [[1, 2, 4, 3]]  # nothing was searched twice
 
 
 def test_tasks_of_other_options_views_or_bundles_are_searched_by_themselves(desk: Desk) -> None:
@@ -242,7 +234,7 @@ def test_tasks_of_other_options_views_or_bundles_are_searched_by_themselves(desk
     desk.answer([*tasks, *(request.cut() for request in requests[2:])], dropped=[dropped])
     assert dropped[0].future.exception() is dropped[1]
     assert desk.predictor.encoded == [["a", "bb", "ccc", "dddd"]]
-    assert desk.predictor.searched == [[1], [2], [3, 4]]
+    assert desk.predictor.searches == [[1], [2], [3, 4]]
     assert other.predictor.encoded == [["of other"]]
     assert answered(requests[-1]) == ["of other"]
     assert [request.future.result().version for request in requests] == [1, 1, 2, 2, 1]
@@ -265,7 +257,7 @@ def test_a_bundle_that_is_served_after_the_wait_chooses_the_options_again(desk: 
 
 @pytest.mark.parametrize("stage", ["encode", "search"])
 def test_what_expired_in_a_stage_does_not_reach_the_next(desk: Desk, stage: str) -> None:
-    client = a_client()
+    client = Client()
     late = desk.request("late", deadline=NOW + 1)
     left, kept = desk.request("left!", client=client), desk.request("kept")
 
@@ -274,7 +266,7 @@ def test_what_expired_in_a_stage_does_not_reach_the_next(desk: Desk, stage: str)
 
     setattr(desk.predictor, f"{stage}_ends", two_seconds_later)
     desk.answer_requests(late, left, kept)
-    assert desk.predictor.searched == [[4] if stage == "encode" else [4, 5, 4]]
+    assert desk.predictor.searches == [[4] if stage == "encode" else [4, 5, 4]]
     assert desk.predictor.scored == ["kept"]
     assert isinstance(late.future.exception(), DeadlineExceeded)
     assert isinstance(left.future.exception(), ClientLeft)

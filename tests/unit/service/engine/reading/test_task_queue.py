@@ -19,13 +19,14 @@ from service.engine.reading.task_queue import (
     TASK_COST,
     Arrivals,
     Batch,
+    Client,
     DelayControl,
     QueryRequest,
     TaskQueue,
     query_cost,
 )
 from service.settings import EngineSettings
-from tests.support.queue_desk import Client, QueueDesk, errors, taken
+from tests.support.queue_desk import QueueDesk, errors, taken
 from tests.support.waiting import wait_for
 
 TARGET, INTERVAL = 0.010, 0.100
