@@ -13,6 +13,13 @@ from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.index.protocol import batches
 from service.core.lexical.words import TypedQuery
 from service.core.memory.view import View
+from service.core.prediction.answers import (
+    KeywordAnswer,
+    ResultAnswer,
+    answer_of,
+    result_answer,
+    shown_boost,
+)
 from service.core.prediction.predictor import (
     AttendedItems,
     Predictor,
@@ -24,8 +31,6 @@ from service.core.prediction.predictor import (
 from service.core.prediction.ranking import Ranking, Stopwatch
 from service.core.types import Floats, Prediction, PredictOptions, Reading
 from service.engine.loaded_bundle import LoadedBundle
-from service.http.answers import KeywordAnswer, ResultAnswer
-from service.http.responses import answer_of, result_answer, shown_boost
 
 _SEARCHED_TOGETHER = 256  # queries per search
 
