@@ -10,12 +10,17 @@ from service.bulk.query_file import FileQuery
 from service.core.index.faiss_hnsw import search_in_one_thread
 from service.core.index.protocol import batches
 from service.core.lexical.words import TypedQuery
+from service.core.prediction.answers import (
+    KeywordAnswer,
+    ResultAnswer,
+    answer_of,
+    result_answer,
+    shown_boost,
+)
 from service.core.prediction.predictor import prediction
 from service.core.prediction.ranking import Query, Ranking, Stopwatch
 from service.core.types import PredictOptions
 from service.engine.loaded_bundle import LoadedBundle
-from service.http.answers import KeywordAnswer, ResultAnswer
-from service.http.responses import answer_of, result_answer, shown_boost
 
 _SEARCHED_TOGETHER = 256  # queries per search
 

@@ -24,8 +24,8 @@ import orjson
 
 from service.bulk.query_file import FileQuery
 from service.core.errors import InvalidConfig, MissingExtra
+from service.core.prediction.answers import ResultAnswer
 from service.core.tables.separated import csv_writer
-from service.http.answers import ResultAnswer
 
 # A spreadsheet treats a cell that begins with one of these as a formula.
 FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r")

@@ -16,7 +16,7 @@ from service.core.items.fusion import places_of
 from service.core.items.item_memory import ItemMemory
 from service.core.tables.columns import ending_of, items_cell, read_columns
 from service.core.tables.separated import DelimiterOption, delimiter_character
-from service.http.request_models import text_type
+from service.http.bodies import text_type
 from service.settings import Limits
 
 OnBadRow = Literal["stop", "skip"]

@@ -27,7 +27,8 @@ from service.core.options import BULK_OPTIONS, Option, PredictOptions, complete_
 from service.core.processes.ray_cluster import joined
 from service.core.tables.separated import DelimiterOption
 from service.core.wrong_values import what_is_wrong
-from service.http.request_models import RequestModels
+from service.http.bodies import limited
+from service.http.predictions import PredictRequest
 from service.settings import EngineSettings, Limits, load_settings
 
 _say = partial(say, stderr=True)
@@ -203,7 +204,7 @@ def _require_allowed(options: PredictOptions, limits: Limits) -> None:
         if option.held is None and option.name != "filter"
     }
     try:
-        RequestModels(limits).predict(queries=["any"], **chosen)
+        limited(PredictRequest, limits)(queries=["any"], **chosen)
     except ValidationError as error:
         first = error.errors()[0]
         option = str(first["loc"][0]).replace("_", "-")

@@ -27,11 +27,11 @@ from service.core.bundle.bundle import open_bundle
 from service.core.errors import InvalidConfig, InvalidData, echoed
 from service.core.index.protocol import batches
 from service.core.options import complete_options
+from service.core.prediction.answers import KeywordAnswer
 from service.core.prediction.reliability import Reliability, reliability
 from service.core.tables.columns import ending_of, read_columns
 from service.core.text_identity import identity
 from service.core.types import Bools, Doubles
-from service.http.answers import KeywordAnswer
 from service.settings import EngineSettings, Limits
 
 TEN = 10  # keywords in which the best label of a known query is looked for

@@ -37,7 +37,7 @@ from typing import Any, ClassVar, Self, get_args
 import numpy as np
 
 from service.core import times
-from service.core.label_filter import Metadata, as_metadata
+from service.core.label import LABEL_FIELDS, facts_of, from_store, to_store
 from service.core.rules import Rule, from_document, tenant_of
 from service.core.tenant import Tenant
 from service.core.types import Event, Halves, NewInstance, NewItem, NewLabel
@@ -62,19 +62,12 @@ class PutLabel:
 
     def body(self) -> Mapping[str, Any]:
         """Return what the label log stores alongside the vectors, without what a label lacks."""
-        body = _without_defaults(asdict(self.label))
-        if not self.label.aliases:
-            del body["aliases"]
-        return body
+        return {"id": self.label.id, "text": self.label.text, **to_store(facts_of(self.label))}
 
     @classmethod
     def from_event(cls, event: Event, vectors_of: VectorsOf) -> Self:
         """Read the change back; raises KeyError, TypeError or ValueError for a wrong body."""
-        body = event.body
-        metadata = as_metadata(body.get("metadata", {}))
-        texts = {"aliases": tuple(body.get("aliases", ())), "queries": tuple(body["queries"])}
-        dates = {name: times.stored(body, name) for name in ("starts_at", "expires_at")}
-        label = NewLabel(**{**body, **texts, **dates, "metadata": metadata})
+        label = NewLabel(**from_store(event.body))
         return cls(sequence=event.sequence, label=label, vectors=vectors_of(label))
 
 
@@ -108,7 +101,7 @@ class PutInstance:
         weight = float(event.body.get("weight", 1.0))
         if not 0 < abs(weight) < math.inf:
             raise ValueError(f"a click weighs {weight}, which is 0 or no finite number")
-        at, clicks = times.stored(event.body, "at"), event.body.get("clicks")
+        at, clicks = times.stored(event.body.get("at")), event.body.get("clicks")
         if clicks is not None and not 0 < clicks < math.inf:
             raise ValueError(f"the event counts {clicks} clicks")
         query, labels = event.body["query"], tuple(event.body["labels"])
@@ -175,21 +168,22 @@ class ChangeLabel(ChangeWithoutTexts):
     summary: ClassVar[tuple[str, ...]] = ("id", "metadata")
 
     id: str
-    metadata: Metadata
-    starts_at: int | None = None
-    expires_at: int | None = None
-    boost: float = 1.0
+    facts: Mapping[str, Any]  # the label's fields that hold no texts
+
+    @classmethod
+    def of(cls, label: NewLabel, *, sequence: int, id: str) -> Self:
+        """Return the change of the label `id` that leaves it as `label`, which has its texts."""
+        return cls(sequence=sequence, id=id, facts=_without_texts(facts_of(label)))
 
     def body(self) -> Mapping[str, Any]:
         """Return what the label log stores, without what a label lacks."""
-        return _without_defaults(super(ChangeLabel, self).body())
+        return {"id": self.id, **to_store(self.facts)}
 
     @classmethod
     def from_event(cls, event: Event, vectors_of: VectorsOf | None = None) -> Self:
         """Read the change back; raises KeyError, TypeError or ValueError for a wrong body."""
-        dates = {name: times.stored(event.body, name) for name in ("starts_at", "expires_at")}
-        metadata = as_metadata(event.body["metadata"])
-        return cls(sequence=event.sequence, **{**event.body, **dates, "metadata": metadata})
+        known = NewLabel(**from_store({"text": "", "queries": (), **event.body}))
+        return cls.of(known, sequence=event.sequence, id=known.id)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -312,13 +306,8 @@ Change = (
 CHANGES: Mapping[str, type[Change]] = {change.kind: change for change in get_args(Change)}
 
 
-def _without_defaults(label: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a label's body without dates that it has not, and without a boost of 1."""
-    return {
-        name: value
-        for name, value in label.items()
-        if value is not None and not (name == "boost" and value == 1.0)
-    }
+def _without_texts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {one.name: facts[one.name] for one in LABEL_FIELDS if not one.has_texts}
 
 
 def rows_of(item: Posted) -> int:

@@ -58,6 +58,10 @@ class InvalidInput(KeymatchError):
         self.field = field
 
 
+class DatePassed(InvalidInput):
+    """An `expires_at` has passed. A request that was answered before still gets its answer."""
+
+
 class AnswerTooLarge(InvalidInput):
     """The answer would have more bytes than are allowed."""
 

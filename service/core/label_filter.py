@@ -262,3 +262,8 @@ def _bytes_of(value: MetadataValue | None) -> int:
     if isinstance(value, str):
         return len(value.encode())
     return sum(map(_bytes_of, value)) if isinstance(value, tuple | list) else 8
+
+
+def json_bytes(metadata: Metadata) -> int:
+    """Estimate the bytes of metadata as JSON."""
+    return metadata_bytes(metadata) + 6 * len(metadata) + 3 * list_items(metadata)

@@ -154,8 +154,8 @@ def from_document(document: Mapping[str, Any]) -> Rule:
             labels=tuple(boost.get("labels", ())),
             filter=_filter(boost.get("filter")),
         ),
-        starts_at=times.stored(document, "starts_at"),
-        expires_at=times.stored(document, "expires_at"),
+        starts_at=times.stored(document.get("starts_at")),
+        expires_at=times.stored(document.get("expires_at")),
         tenant=tenant_of(document),
     )
 

@@ -12,10 +12,14 @@ Integers, because a float64 of seconds holds no microseconds after the year 2242
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from time import time_ns
-from typing import Any
+from typing import Annotated
+
+from annotated_types import MaxLen
+from pydantic import AfterValidator, ValidationInfo
+
+from service.core.errors import DatePassed
 
 SECOND = 1_000_000  # microseconds
 # The grammar of RFC 3339, section 5.6; digits of a second after the sixth are cut off. A leap
@@ -52,9 +56,9 @@ def require(microseconds: object) -> int:
     return microseconds
 
 
-def stored(document: Mapping[str, Any], name: str) -> int | None:
-    """Return the time that a stored document has under a name; raises `ValueError` as `require`."""
-    return None if document.get(name) is None else require(document[name])
+def stored(microseconds: object) -> int | None:
+    """Return a stored time, or None for none; raises `ValueError` as `require`."""
+    return None if microseconds is None else require(microseconds)
 
 
 def shown(microseconds: int) -> str:
@@ -66,3 +70,49 @@ def shown(microseconds: int) -> str:
 def now() -> int:
     """Return the microseconds of this moment."""
     return time_ns() // 1_000
+
+
+def start_of(text: str | None) -> int | None:
+    """Return a date of a request in microseconds; raises `ValueError`, which says its form."""
+    try:
+        return None if text is None else parse(text)
+    except ValueError as error:
+        raise ValueError(
+            "must be a date and time with a zone (RFC 3339) of the years 1 to 9999, such as"
+            " 2026-12-01T00:00:00Z"
+        ) from error
+
+
+def end_of(expires_at: str | None) -> int | None:
+    """Return `expires_at` of a request in microseconds; raises `DatePassed`."""
+    end = start_of(expires_at)
+    if end is not None and end <= now():
+        raise DatePassed("has passed; delete what nobody may find", field="expires_at")
+    return end
+
+
+def _date(text: str) -> str:
+    """Refuse a text that is no date and time with a zone."""
+    start_of(text)
+    return text
+
+
+def _end(text: str, info: ValidationInfo) -> str:
+    """Refuse what `_date` refuses, and a date that is not after the start."""
+    end, start = start_of(text), start_of(info.data.get("starts_at") or None)
+    if end is not None and start is not None and end <= start:
+        raise ValueError("must be after `starts_at`")
+    return text
+
+
+# The dates of a request's label or rule, and their descriptions.
+Start = Annotated[str, MaxLen(40), AfterValidator(_date)]
+End = Annotated[str, MaxLen(40), AfterValidator(_end)]
+STARTS = (
+    "The {0} before this time, in RFC 3339 with a zone, such as 2026-12-01T00:00:00Z. Default: it"
+    " has no beginning."
+)
+EXPIRES = (
+    "The {0} from this time on, in the same form; after `starts_at` and after now. Default: it has"
+    " no end."
+)

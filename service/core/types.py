@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from service.core.label import Label as Label
+from service.core.label import NewLabel as NewLabel
 from service.core.label_filter import Metadata
 from service.core.options import MatchType as MatchType
 from service.core.options import PredictOptions as PredictOptions
@@ -37,6 +40,11 @@ DeviceName = Literal["cpu", "cuda"]  # the device that encodes and searches
 # Scores are sums of votes, or probabilities after reranking. The two cannot be compared.
 ScoreKind = Literal["votes", "probability"]
 EvidenceKind = Literal["instance", "label", "alias"]  # a row's block, or an alias among instances
+
+
+def doc(text: str) -> Any:
+    """Return the description of an answer's field, for the OpenAPI document."""
+    return Field(description=text)
 
 
 class Role(Enum):
@@ -167,25 +175,6 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NewLabel:
-    """A posted label that is relevant for its `queries`. `id` is empty until the writer sets it.
-
-    `aliases` are further texts of the label. None of them equals its text or another alias.
-    From `starts_at` until before `expires_at`, microseconds, it is in answers; None sets no end.
-    Labels are ordered by their scores times `boost`.
-    """
-
-    id: str
-    text: str
-    aliases: tuple[str, ...] = ()
-    queries: tuple[str, ...] = ()
-    metadata: Metadata = field(default_factory=dict)
-    starts_at: int | None = None
-    expires_at: int | None = None
-    boost: float = 1.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class NewInstance:
     """A posted query with the labels clicked for it. A `weight` of 1 equals a trained vote.
 
@@ -212,15 +201,6 @@ class NewItem:
 
     id: str
     text: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Label(NewLabel):
-    """A label in the memory."""
-
-    index: int  # column of V: kept when it is replaced, never reused after its deletion
-    novel: bool = False  # not in the bundle's training data
-    version: int = 0  # the sequence number of its last write, 0 if it was never posted
 
 
 def label_as(form: type[Form], label: Any, **others: Any) -> Form:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -23,18 +24,35 @@ from service.core.errors import KeymatchError
 from service.engine.engine import Engine, State
 from service.http import problems
 from service.http.access import Access, Sites
+from service.http.admin import AdminRoutes
 from service.http.endpoint import Endpoint, EndpointRoute
+from service.http.instances import InstanceRoutes
+from service.http.items import ItemRoutes
+from service.http.labels import LabelRoutes
 from service.http.middleware import Application, Refusals, RequestMiddleware, direct_routes
 from service.http.openapi import docs_page, openapi_document
+from service.http.predictions import PredictRoutes
 from service.http.request_body import HeldBytes, SideThread
-from service.http.request_models import RequestModels
-from service.http.routes import build_endpoints
+from service.http.rules import RuleRoutes
 from service.settings import Settings
 from service.telemetry import Telemetry
 
+RESOURCES = (PredictRoutes, LabelRoutes, InstanceRoutes, RuleRoutes, ItemRoutes, AdminRoutes)
 CHECK_SECONDS = 1.0  # between two checks and measurements, if there are several workers
 
 log = logging.getLogger("keymatch")
+
+
+class LabelId(PathConvertor):
+    """A path parameter of any text; Starlette's own `path` ends at a line break."""
+
+    regex = "(?s:.*)"
+
+
+def build_endpoints(**parts: Any) -> list[Endpoint[Any]]:
+    """Return all routes of the HTTP contract; `parts` are the fields of `Routes`."""
+    register_url_convertor("label_id", LabelId())
+    return [endpoint for resource in RESOURCES for endpoint in resource(**parts).endpoints()]
 
 
 def build_app(
@@ -61,7 +79,6 @@ def build_app(
     held_bytes = HeldBytes(settings.limits.held_bytes, telemetry.held_bytes)
     endpoints = build_endpoints(
         engine=engine,
-        models=RequestModels(settings.limits),
         limits=settings.limits,
         telemetry=telemetry,
         metrics_scope="metrics" if settings.server.metrics_need_key else None,

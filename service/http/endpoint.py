@@ -1,5 +1,10 @@
 """Routes, each declared once: the declaration both serves and documents requests.
 
+To add a route: a method of a resource's `Routes` with `route`, whose signature names its body and
+its answer. Both are declared in the same module. A new module is listed in `RESOURCES` of `app.py`,
+a new error in the table of `problems.py`, and its status in the route's `refusals`.
+`tests/contract/test_openapi.py` lists each route with its statuses.
+
 `EndpointRoute` is a plain Starlette route inside the FastAPI application: FastAPI's own routes add
 about a millisecond per request. As declared, it checks the API key, reads and validates the body or
 the query string, reads the idempotency key, calls the handler, and serializes its answer.
@@ -9,11 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from types import NoneType
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
 from urllib.parse import unquote_to_bytes
 
 import orjson
@@ -24,12 +30,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+# Before Python 3.12 pydantic does not accept `typing.TypedDict`.
+from typing_extensions import TypedDict
+
 from service.core.errors import Forbidden, InvalidInput, KeymatchError
 from service.core.tenant import Tenant
+from service.core.types import doc
 from service.engine.engine import Engine
 from service.engine.writing.operations import RequestKey
 from service.http import problems
 from service.http.access import ANYONE, Access, Sites
+from service.http.bodies import StrictModel, limited
 from service.http.bounded_model import BoundedModel
 from service.http.request_body import (
     JSON,
@@ -42,8 +53,6 @@ from service.http.request_body import (
     media_type,
     read_json,
 )
-from service.http.request_models import RequestModels, StrictModel
-from service.http.responses import PIECE_BYTES, JsonAnswer
 from service.settings import Limits
 from service.telemetry import Telemetry
 
@@ -63,7 +72,11 @@ HEADER_PARAMETER = {
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _KEY_HEADER = HEADER.lower().encode()
 
+PIECE_BYTES = 131_072  # of an answer that are passed to the server at once
+DECLARED = "declared"  # the attribute of a handler that `route` sets
+
 Input = TypeVar("Input", bound=BaseModel | None)
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 
 
 def request_key(request: Request, body: BaseModel | None, *, client: str) -> RequestKey | None:
@@ -103,6 +116,46 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], BaseModel):
         return [orjson.Fragment(_content(entry)) for entry in value]
     return value
+
+
+class JsonAnswer:
+    """A 200 with a JSON body: an ASGI application that is faster than Starlette's response."""
+
+    def __init__(self, *parts: bytes) -> None:
+        """Answer with a body of these parts. Long parts are never joined."""
+        self._parts = parts
+        self.size = sum(map(len, parts))  # of the body, in bytes
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """Send the answer. Several pieces are sent as fast as the client reads them."""
+        headers = [
+            (b"content-length", b"%d" % self.size),
+            (b"content-type", b"application/json"),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if self.size <= PIECE_BYTES:
+            await send({"type": "http.response.body", "body": b"".join(self._parts)})
+            return
+        for part in self._parts:  # an empty part yields no piece
+            for place in range(0, len(part), PIECE_BYTES):
+                piece = part[place : place + PIECE_BYTES]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+Version = Annotated[
+    int,
+    doc(
+        "Memory version: the sequence number of the newest write that is included; 0"
+        " for a bundle without writes."
+    ),
+]
+
+
+class VersionAnswer(TypedDict):
+    """The memory version from which a write is visible."""
+
+    version: Version
 
 
 @dataclass(slots=True, kw_only=True)
@@ -322,10 +375,9 @@ def require_utf8(percent_encoded: bytes, where: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Routes:
-    """Base class of a resource's routes; a subclass has the handlers and `endpoints`."""
+    """Base class of a resource's routes: a subclass has the handlers, each declared by `route`."""
 
     engine: Engine
-    models: RequestModels
     limits: Limits
     telemetry: Telemetry
     metrics_scope: str | None  # that an API key must have for /metrics; None: no key is needed
@@ -333,6 +385,62 @@ class Routes:
     leaving: Callable[[], bool]  # returns whether load balancers are to send no more requests
     draining: Callable[[], bool]  # returns whether the process ends
 
-    def endpoints(self) -> list[Endpoint[Any]]:
-        """Return the declared routes."""
-        raise NotImplementedError
+    def endpoints(self) -> Iterator[Endpoint[Any]]:
+        """Yield the declared routes, under the configured limits."""
+        for name, handler in vars(type(self)).items():
+            if hasattr(handler, DECLARED):
+                yield self._endpoint(getattr(self, name), **getattr(handler, DECLARED))
+
+    def _endpoint(
+        self,
+        handler: Callable[[Call[Any]], Awaitable[Any]],
+        *,
+        route: str,
+        scope: str | None = "",
+        stream: Callable[..., ASGIApp] | None = None,
+        line: type[StrictModel] | None = None,
+        **declared: Any,
+    ) -> Endpoint[Any]:
+        """Return a route. Its documentation is the handler's, and its types the signature's."""
+        summary, _, description = (handler.__doc__ or "").partition("\n\n")
+        called, answer = get_type_hints(handler, include_extras=True).values()
+        answers = [one for one in get_args(answer) or [answer] if not _is_response(one)]
+        [model] = get_args(called)
+        given: dict[str, Any] = {} if model is NoneType else {"body": limited(model, self.limits)}
+        if given and route.startswith("GET"):
+            given = {"query": given["body"]}
+        if stream is not None and line is not None:
+            given |= {"stream": partial(stream, self), "line": limited(line, self.limits)}
+        if scope == "":
+            scope = "read" if route.startswith("GET") else "write"
+        elif scope == "metrics":
+            scope = self.metrics_scope
+        return Endpoint(
+            route=route,
+            summary=summary.removesuffix("."),
+            description=" ".join(description.split()),
+            handler=handler,
+            scope=scope,
+            answer=answers[0] if answers else None,
+            **given,
+            **declared,
+        )
+
+
+def _is_response(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Response | JsonAnswer)
+
+
+def route(method_and_path: str, **declared: Any) -> Callable[[Handler], Handler]:
+    """Declare a method of `Routes` as the handler of a route, with fields of its `Endpoint`.
+
+    The first line of its docstring is the summary in /docs, and the rest the description. The
+    signature has the types of body (of a GET, the query string) and answer. Unless a scope is
+    given, a GET needs `read` and all others `write`.
+    """
+
+    def declare(handler: Handler) -> Handler:
+        setattr(handler, DECLARED, {"route": method_and_path, **declared})
+        return handler
+
+    return declare

@@ -11,13 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
+import orjson
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
+
+# Before Python 3.12 pydantic does not accept `typing.TypedDict`.
+from typing_extensions import TypedDict
 
 from service.core.errors import (
     BodyTooLarge,
@@ -27,13 +31,13 @@ from service.core.errors import (
     Overloaded,
     RefusedLabels,
 )
-from service.core.tenant import Tenant
-from service.core.types import NewLabel
+from service.core.prediction.answers import Similarity
+from service.core.types import NewLabel, doc
 from service.engine.writing.label_merge import LabelMerge
-from service.engine.writing.operations import Written
+from service.engine.writing.operations import Written, WrittenLabel
 from service.http import problems
-from service.http.answers import LineAnswer, LineRefusal, StreamEnd
 from service.http.bounded_model import BoundedModel
+from service.http.endpoint import Version
 from service.http.ndjson import Line, read_lines
 from service.http.problems import Problem
 from service.http.request_body import (
@@ -45,7 +49,6 @@ from service.http.request_body import (
     is_gzip,
     validated,
 )
-from service.http.responses import json_lines, label_status
 from service.settings import Limits
 from service.telemetry import Telemetry
 
@@ -66,6 +69,59 @@ LINGER_PAUSE = 0.005
 PATIENCE_SECONDS = 60.0  # after which a client that does not read its answers is disconnected
 
 log = logging.getLogger("keymatch")
+
+
+class NeighbourAnswer(TypedDict):
+    """A training label whose classifier enriched the vector of a posted one (IRENE)."""
+
+    id: str
+    text: str
+    similarity: Similarity  # of the two labels' texts
+
+
+class LabelStatus(TypedDict):
+    """What the service did with one posted label."""
+
+    id: Annotated[str, doc("As posted; without one, that of the label of this text.")]
+    status: Annotated[str, doc("`created`, `updated` or `unchanged`.")]
+    neighbours: Annotated[
+        list[NeighbourAnswer], doc("At most 3; empty for a bundle without a combiner.")
+    ]
+
+
+class MergeAnswer(LabelStatus):
+    """The answer of PATCH /labels/{label_id}."""
+
+    version: Version
+
+
+class LineAnswer(MergeAnswer):
+    """The answer to a line of a stream whose label was written."""
+
+    line: Annotated[int, doc("Number of the line, from 1.")]
+
+
+class LineRefusal(TypedDict):
+    """The answer to a line of a stream that was not written; other lines are not affected."""
+
+    line: Annotated[int, doc("Number of the line, from 1.")]
+    error: Problem
+
+
+class StreamEnd(TypedDict):
+    """The last line of the answer to a stream that the service ended early."""
+
+    stopped_after: Annotated[
+        int, doc("Lines up to this number are answered above; no later line was written.")
+    ]
+    error: Problem
+
+
+def json_lines(documents: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return documents as newline-delimited JSON."""
+    return b"".join(
+        orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE) for document in documents
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,7 +291,7 @@ class LabelStream:
     read: Callable[[Any], NewLabel | LabelMerge]  # returns the label or change of a line's body
     side_thread: SideThread
     apply: Callable[[Sequence[Any]], Awaitable[Written]]  # writes what was read, all or none
-    tenant: Tenant | None = None  # whose labels they are
+    status: Callable[[WrittenLabel], LabelStatus]  # returns what was done with a written label
     draining: Callable[[], bool]  # returns whether the service shuts down
     limits: Limits
     telemetry: Telemetry
@@ -351,7 +407,7 @@ class LabelStream:
             if entry.problem
             else {
                 "line": entry.line,
-                **label_status(next(written_labels), tenant=self.tenant),
+                **self.status(next(written_labels)),
                 "version": written.version,
             }
             for entry in batch

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired
+from typing import TYPE_CHECKING, Annotated, NotRequired
 
 import orjson
-from pydantic import Field
 from starlette.responses import Response
 
 # Before Python 3.12 pydantic does not accept `typing.TypedDict`.
@@ -15,6 +14,7 @@ from typing_extensions import TypedDict
 
 from service.core import errors
 from service.core.errors import KeymatchError, Overloaded
+from service.core.types import doc
 
 if TYPE_CHECKING:  # commands without a server import no metrics
     from service.telemetry import Telemetry
@@ -81,11 +81,6 @@ REASONS = {
 }
 
 log = logging.getLogger("keymatch")
-
-
-def doc(text: str) -> Any:
-    """Return a field's description for the OpenAPI document."""
-    return Field(description=text)
 
 
 class FieldProblem(TypedDict):

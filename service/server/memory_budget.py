@@ -16,8 +16,8 @@ from service.core.errors import InvalidConfig
 from service.core.index.frozen_segment import MOST_COPIED
 from service.core.memory.filtered_view import KEPT_FILTERS
 from service.core.processes.resources import memory_limit
+from service.http.endpoint import PIECE_BYTES
 from service.http.request_body import SMALL_BYTES
-from service.http.responses import PIECE_BYTES
 from service.server.connection import READ_BYTES
 from service.settings import Settings
 

@@ -18,7 +18,8 @@ from cyclopts import App
 
 from service.command_line import run
 from service.core.options import OPTIONS
-from service.http.request_models import RequestModels
+from service.http.bodies import limited
+from service.http.predictions import PredictRequest
 from service.keymatch import keymatch
 from service.settings import EngineSettings, Limits, ServerSettings
 from tests.support.commands import every_command
@@ -228,7 +229,7 @@ def option_rows() -> Iterator[str]:
     """The table of the options of a query, as it is in service/README.md."""
     yield "| option | command | type | default | what it does |"
     yield "|---|---|---|---|---|"
-    schemas = RequestModels(Limits()).predict.model_json_schema()["properties"]
+    schemas = limited(PredictRequest, Limits()).model_json_schema()["properties"]
     for option in OPTIONS:
         schema = schemas[option.name]
         [kind] = [one for one in schema.get("anyOf", [schema]) if one["type"] != "null"]

@@ -13,15 +13,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from service.core.processes.low_priority import LowPriorityChild
-from service.http.answers import (
-    BundleAnswer,
-    InstancesAnswer,
-    LabelPage,
-    LabelsAnswer,
-    MergeAnswer,
-    PredictAnswer,
-    ShownLabelAnswer,
-)
+from service.http.admin import BundleAnswer
+from service.http.instances import InstancesAnswer
+from service.http.label_stream import MergeAnswer
+from service.http.labels import LabelPage, LabelsAnswer, ShownLabelAnswer
+from service.http.predictions import PredictAnswer
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_no_internals, assert_problem
 from tests.support.serving import LocalService

@@ -36,14 +36,7 @@ def put(sequence: int, label: NewLabel) -> PutLabel:
 
 def change(sequence: int, label: NewLabel) -> ChangeLabel:
     """Give the label with this id the metadata, dates and boost of `label`."""
-    return ChangeLabel(
-        sequence=sequence,
-        id=label.id,
-        metadata=label.metadata,
-        starts_at=label.starts_at,
-        expires_at=label.expires_at,
-        boost=label.boost,
-    )
+    return ChangeLabel.of(label, sequence=sequence, id=label.id)
 
 
 def delete(sequence: int, label_id: str) -> DeleteLabel:

@@ -10,30 +10,23 @@ label does not have, such as aliases or a date, is left out.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from service.core import times
 from service.core.errors import BundleAltered
 from service.core.files.text_store import TextStore
-from service.core.label_filter import Metadata, as_metadata
+from service.core.label import LabelFacts, behind_metadata, facts_of, from_store, to_store
 
 
 @dataclass(frozen=True, kw_only=True)
-class Details:
-    """The details of one label. `Label` describes all fields except `rows`."""
+class Details(LabelFacts):
+    """The details of one label; `Label` describes `novel` and `version`."""
 
-    aliases: tuple[str, ...] = ()
-    queries: tuple[str, ...] = ()
-    metadata: Metadata = field(default_factory=dict)
     novel: bool = False
     version: int = 0
     rows: tuple[int, ...] = ()
-    starts_at: int | None = None
-    expires_at: int | None = None
-    boost: float = 1.0
 
 
 _NONE = Details()
@@ -85,21 +78,11 @@ def dump(details: Details) -> str:
     """Return a label's details as text; empty for a label without details."""
     if details == _NONE:
         return ""
-    written = {name: value for name, value in vars(details).items() if value is not None}
-    if details.boost == 1.0:
-        del written["boost"]
-    if not details.aliases:
-        del written["aliases"]
-    return orjson.dumps(written).decode()
+    own = {"novel": details.novel, "version": details.version, "rows": details.rows}
+    return orjson.dumps(behind_metadata(to_store(facts_of(details)), own)).decode()
 
 
 def parse(text: str) -> Details:
     """Return the details that `dump` wrote as `text`."""
     document: dict[str, Any] = orjson.loads(text)
-    for name in ("queries", "rows"):
-        document[name] = tuple(document[name])
-    document["aliases"] = tuple(document.get("aliases", ()))
-    for name in ("starts_at", "expires_at"):
-        document[name] = times.stored(document, name)
-    document["metadata"] = as_metadata(document.get("metadata", {}))
-    return Details(**document)
+    return Details(**from_store({**document, "rows": tuple(document["rows"])}))

@@ -187,16 +187,8 @@ class Draft:
     def _change_label(self, change: ChangeLabel) -> None:
         label = self.labels.get(change.id)
         if label is not None:
-            self.labels = self.labels.put(
-                replace(
-                    label,
-                    metadata=change.metadata,
-                    starts_at=change.starts_at,
-                    expires_at=change.expires_at,
-                    boost=change.boost,
-                    version=change.sequence,
-                )
-            )
+            changed = replace(label, **change.facts, version=change.sequence)
+            self.labels = self.labels.put(changed)
 
     @_apply.register
     def _delete_label(self, change: DeleteLabel) -> None:

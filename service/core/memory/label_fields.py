@@ -20,8 +20,8 @@ from threading import Lock
 import numpy as np
 from cachetools import LRUCache
 
-from service.core.bundle.label_details import Details
 from service.core.growing import Growing
+from service.core.label import LabelFacts
 from service.core.label_filter import COMPARED, OF_KIND, Condition, LabelFilter, MetadataValue
 from service.core.tenant import Tenant
 from service.core.types import Bits, Bools, Doubles, Floats, Indices, Label
@@ -144,7 +144,7 @@ class FieldStore:
         self._starts, self._ends, self._boosts = _Field(), _Field(), _Field()
 
     @classmethod
-    def of(cls, labels: Iterable[tuple[int, Label | Details]]) -> FieldStore:
+    def of(cls, labels: Iterable[tuple[int, LabelFacts]]) -> FieldStore:
         """Return the store of labels, each with its column."""
         store = cls()
         store._extend(labels)
@@ -155,7 +155,7 @@ class FieldStore:
         """The number of entries."""
         return len(self._columns)
 
-    def append(self, entry: int, column: int, label: Label | Details) -> None:
+    def append(self, entry: int, column: int, label: LabelFacts) -> None:
         """Append the label at `column` as number `entry`, over what a dropped draft left there."""
         if len(self._columns) > entry:
             self._columns.cut(entry)
@@ -207,7 +207,7 @@ class FieldStore:
         later = [dates.numbers(entries)[1] for dates in (self._starts, self._ends)]
         return min(float(seconds[seconds > now].min(initial=math.inf)) for seconds in later)
 
-    def _extend(self, labels: Iterable[tuple[int, Label | Details]]) -> None:
+    def _extend(self, labels: Iterable[tuple[int, LabelFacts]]) -> None:
         """Append labels. Adding all values of a field at once takes a third of the time."""
         columns: list[int] = []
         values: defaultdict[str, dict[int, MetadataValue]] = defaultdict(dict)  # by field and entry
@@ -235,7 +235,7 @@ class FieldStore:
 class BundleFields:
     """The fields of a bundle's labels, and which of these passed recent filters."""
 
-    def __init__(self, labels: Iterable[tuple[int, Label | Details]]) -> None:
+    def __init__(self, labels: Iterable[tuple[int, LabelFacts]]) -> None:
         """Index labels, each with its column, ascending."""
         self._store = FieldStore.of(labels)
         self._passing: LRUCache[LabelFilter, Bits] = LRUCache(_KEPT_FILTERS)
@@ -301,7 +301,7 @@ class LabelFields:
     boosted: bool = False
 
     @classmethod
-    def of(cls, labels: Iterable[tuple[int, Details]]) -> LabelFields:
+    def of(cls, labels: Iterable[tuple[int, LabelFacts]]) -> LabelFields:
         """Return the fields of a bundle's labels, each with its column, ascending."""
         of_bundle = BundleFields(labels)
         return cls(

@@ -47,7 +47,7 @@ from service.core.memory.rule_table import RuleTable
 from service.core.replay import texts_of
 from service.core.rules import Rule
 from service.core.tenant import Tenant
-from service.core.types import NewInstance, NewItem, NewLabel, label_as
+from service.core.types import NewInstance, NewItem, NewLabel
 from service.engine.loaded_bundle import LoadedBundle
 from service.engine.writing.label_merge import LabelMerge
 from service.settings import Limits
@@ -366,7 +366,7 @@ class MergeLabels:
         known = table.as_posted(merge.id)
         if known is not None and is_same(known, label):
             return WrittenLabel(id=stored_id, status="unchanged")
-        commit.add(label_as(ChangeLabel, label, sequence=commit.next, id=stored_id))
+        commit.add(ChangeLabel.of(label, sequence=commit.next, id=stored_id))
         return WrittenLabel(id=stored_id, status="updated")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from service.http.answers import LabelPage, ShownLabelAnswer
+from service.http.labels import LabelPage, ShownLabelAnswer
 from service.http.request_body import NDJSON
 from service.settings import Limits
 from tests.support.http.answers import assert_answer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.http.answers import ShownLabelAnswer
+from service.http.labels import ShownLabelAnswer
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, local_service

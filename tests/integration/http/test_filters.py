@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from service.http.answers import LabelPage, PredictAnswer
+from service.http.labels import LabelPage
+from service.http.predictions import PredictAnswer
 from service.settings import Limits
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem

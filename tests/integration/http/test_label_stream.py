@@ -8,7 +8,7 @@ import httpx
 import orjson
 import pytest
 
-from service.http.answers import LineAnswer
+from service.http.label_stream import LineAnswer
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem
 from tests.support.http.streaming import streaming

@@ -9,9 +9,8 @@ import pytest
 
 from service.core.memory.label_table import LabelTable
 from service.core.memory.view import View
-from service.http.answers import LabelPage, LabelsAnswer, ShownLabelAnswer
+from service.http.labels import MOST_LISTS, LabelPage, LabelsAnswer, ShownLabelAnswer
 from service.http.request_body import NDJSON
-from service.http.routes.labels import MOST_LISTS
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService

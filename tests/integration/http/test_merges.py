@@ -9,7 +9,8 @@ import pytest
 
 from service.core.encoding.representer import Representer
 from service.engine.encoder_pool import LabelEncoding
-from service.http.answers import LabelsAnswer, MergeAnswer
+from service.http.label_stream import MergeAnswer
+from service.http.labels import LabelsAnswer
 from service.settings import Limits
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.http.answers import PredictAnswer
+from service.http.predictions import PredictAnswer
 from service.settings import EngineSettings
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from service.http.answers import PredictAnswer, ShownLabelAnswer
-from service.http.routes.rules import RuleAnswer, RulePage, RulesAnswer
+from service.http.labels import ShownLabelAnswer
+from service.http.predictions import PredictAnswer
+from service.http.rules import RuleAnswer, RulePage, RulesAnswer
 from service.settings import Limits
 from tests.integration.http.test_dates import SOON, at, wait_until
 from tests.support.http.answers import assert_answer

@@ -8,7 +8,7 @@ import pytest
 
 from service.core.bundle import manifest
 from service.core.bundle.bundle import open_bundle
-from service.http.answers import PredictAnswer
+from service.http.predictions import PredictAnswer
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, local_service

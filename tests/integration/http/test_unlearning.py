@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.http.answers import UnlearnAnswer
+from service.http.instances import UnlearnAnswer
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService

@@ -14,8 +14,7 @@ from service.core.types import NewInstance
 from service.engine.encoder_pool import LabelEncoding
 from service.engine.writing import write_path
 from service.engine.writing.operations import WriteJob
-from service.http.answers import InstancesAnswer
-from service.http.request_models import InstanceBody
+from service.http.instances import InstanceBody, InstancesAnswer
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem
 from tests.support.serving import LocalService, wait_for

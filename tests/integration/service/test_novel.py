@@ -12,7 +12,7 @@ from service.core.bundle.bundle import open_bundle
 from service.core.encoding.encoder import OnnxEncoder
 from service.core.encoding.representer import open_representer
 from service.core.types import Halves, Role
-from service.http.answers import LabelsAnswer
+from service.http.labels import LabelsAnswer
 from tests.support.http.answers import assert_answer
 from tests.support.serving import LocalService, local_service
 from tests.support.tiny.bundles import LABELS, make_bundle

@@ -1,6 +1,7 @@
-"""A further option of a query is a field of its declaration and a line in a stage, no other file.
+"""A further option of a query, or field of a label, is one declaration and the code that uses it.
 
-In a copy of the service, the toy option `backwards` reads queries from their end.
+In a copy of the service, the toy option `backwards` reads queries from their end, and labels have
+the toy field `note`.
 """
 
 import json
@@ -43,16 +44,45 @@ assert stored_options(options)["backwards"]
 assert query_cost(options) > 10 * query_cost(PredictOptions())
 """
 
+FIELD = """
+    note: str = fact(
+        "",
+        "What the shop notes.",
+        changed="Replaces the note.",
+        answered="As posted.",
+        kind=str,
+        sparse=True,
+    )
+"""
+STORES = """
+import numpy as np
+
+from service.core.bundle.label_details import Details, dump, parse
+from service.core.changes import ChangeLabel, PutLabel
+from service.core.types import Event, NewLabel
+
+assert parse(dump(Details(note="fragile"))).note == "fragile"
+label = NewLabel(id="a", text="a", note="fragile")
+put = PutLabel(sequence=1, label=label, vectors=np.zeros((1, 2), np.float16))
+read = PutLabel.from_event(Event(sequence=1, kind=put.kind, body=put.body()), lambda _: put.vectors)
+assert read.label == label
+change = ChangeLabel.of(label, sequence=2, id="a")
+assert ChangeLabel.from_event(Event(sequence=2, kind=change.kind, body=change.body())) == change
+"""
+
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the service and the toy option."""
+    """A folder with the service, the toy option and the toy field."""
     folder = tmp_path_factory.mktemp("copy")
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "service", folder / "service", ignore=ignored)
     declared = folder / "service/core/options.py"
     before, last, after = declared.read_text().partition("    exact: bool = False")
     declared.write_text(f"{before}{DECLARATION}{last}{after}")
+    declared = folder / "service/core/label.py"
+    before, first, after = declared.read_text().partition("    boost: float = fact(")
+    declared.write_text(f"{before}{FIELD}{first}{after}")
     with (folder / "service/core/prediction/predictor.py").open("a") as stage:
         stage.write(STAGE)
     return folder
@@ -102,3 +132,21 @@ def test_the_command_and_its_jobs_have_the_option(copy: Path, tiny_bundle_folder
     assert "--backwards" in shown
     assert "Read queries from their end." in shown
     in_copy(copy, "-c", BULK)
+
+
+def test_labels_have_the_field(copy: Path, client: httpx.Client) -> None:
+    client.post("/labels", json={"labels": [{"id": "vase", "text": "vase", "note": "fragile"}]})
+    assert client.get("/labels/vase").json()["note"] == "fragile"
+    client.patch("/labels/vase", json={"boost": 2.0})
+    assert client.get("/labels/vase").json()["note"] == "fragile"
+    client.patch("/labels/vase", json={"note": "sold"})
+    shown = client.get("/labels/vase").json()
+    assert (shown["note"], shown["boost"]) == ("sold", 2.0)
+    refused = client.patch("/labels/vase", json={"note": 7}).json()
+    assert [error["field"] for error in refused["errors"]] == ["note"]
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    described = [
+        schemas[name]["properties"]["note"]["description"] for name in ("Label", "LabelMerge")
+    ]
+    assert described == ["What the shop notes.", "Replaces the note."]
+    in_copy(copy, "-c", STORES)

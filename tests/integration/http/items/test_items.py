@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.http.answers import ResultAnswer
+from service.core.prediction.answers import ResultAnswer
 from service.settings import Limits
 from tests.support.http.answers import assert_answer
 from tests.support.http.problems import assert_problem

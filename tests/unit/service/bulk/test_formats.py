@@ -11,7 +11,7 @@ from pyarrow import parquet
 from service.bulk.formats import AnsweredPart, Format, format_of
 from service.bulk.query_file import FileQuery
 from service.core.errors import InvalidConfig
-from service.http.answers import KeywordAnswer, ResultAnswer
+from service.core.prediction.answers import KeywordAnswer, ResultAnswer
 
 SCORE = 0.1 + 0.2  # needs all of its digits
 KEYWORDS: list[KeywordAnswer] = [

@@ -36,7 +36,7 @@ from service.comparison.comparison import (
 from service.comparison.page import as_json, page, summary
 from service.core.bundle.label_details import Details, dump
 from service.core.errors import InvalidConfig, InvalidData
-from service.http.answers import KeywordAnswer
+from service.core.prediction.answers import KeywordAnswer
 from service.settings import Limits
 from tests.support.browser import layout
 from tests.support.tiny.bundles import LABELS

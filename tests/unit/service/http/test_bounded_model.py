@@ -19,10 +19,10 @@ from service.http.bounded_model import (
     most_values,
     wrong_fields,
 )
-from service.http.request_models import RequestModels
 from service.settings import Limits
+from tests.support.http.models import request_models
 
-MODELS = RequestModels(Limits())
+MODELS = request_models(Limits())
 texts = st.text(alphabet='a\\"[]{},: \n', max_size=8)
 documents = st.recursive(
     st.integers(-9, 9) | texts | st.none(),
@@ -68,7 +68,7 @@ def test_any_bytes_are_counted_or_left_to_the_parser(content: bytes) -> None:
 
 def test_what_a_model_may_have_follows_from_the_limits() -> None:
     limits = Limits(labels=300, label_aliases=20, label_queries=100, metadata_entries=50)
-    most = most_values(RequestModels(limits).labels)
+    most = most_values(request_models(limits).labels)
     label = {
         "id": "a",
         "text": "a",

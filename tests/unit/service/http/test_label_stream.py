@@ -17,11 +17,11 @@ from service.core.processes.quick_switches import QuickSwitches
 from service.core.types import NewLabel
 from service.engine.writing.operations import Written, WrittenLabel
 from service.http import label_stream
-from service.http.answers import LineRefusal, StreamEnd
+from service.http.bodies import limited
 from service.http.bounded_model import BoundedModel
-from service.http.label_stream import BATCH_LINES, LabelStream
+from service.http.label_stream import BATCH_LINES, LabelStream, LineRefusal, StreamEnd
+from service.http.labels import LabelBody, label_status
 from service.http.request_body import HeldBytes, Hold, SideThread
-from service.http.request_models import LabelBody, RequestModels
 from service.settings import Limits
 from service.telemetry import Telemetry
 from tests.support.asynchronous import on_a_loop
@@ -99,7 +99,7 @@ class FakeClient:
 @cache
 def label_model(limits: Limits) -> BoundedModel[LabelBody]:
     """The model of a line, cached because making all models takes longer than a stream."""
-    return BoundedModel(RequestModels(limits).label)
+    return BoundedModel(limited(LabelBody, limits))
 
 
 @cache
@@ -121,6 +121,7 @@ def stream(
     answer = LabelStream(
         model=label_model(settings),
         read=lambda body: body.to_label(),
+        status=label_status,
         side_thread=SideThread(QuickSwitches()),
         apply=writer.apply,
         draining=draining,

@@ -10,16 +10,11 @@ from pydantic_core import _pydantic_core
 
 from service.core.errors import InvalidFields
 from service.core.wrong_values import CHOICES, KINDS, OWN, SENTENCES, UNKNOWN
-from service.http import request_models
 from service.http.bounded_model import BoundedModel
-from service.http.request_models import RequestModels
 from service.settings import Limits
+from tests.support.http.models import request_models
 
-MODELS: dict[str, type[BaseModel]] = {
-    name: model
-    for name, model in vars(RequestModels(Limits(query_characters=40, metadata_bytes=60))).items()
-    if isinstance(model, type)
-} | {name: getattr(request_models, name) for name in ("SnapshotBody", "ReloadBody")}
+MODELS = vars(request_models(Limits(query_characters=40, metadata_bytes=60)))
 # One value of each kind and at each limit.
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 10**18, 10**30, 0.5, 1.5, 1e308, float("inf"), float("nan")),
@@ -145,7 +140,7 @@ def test_no_message_is_pydantics_and_none_is_vague(name: str) -> None:
         ),
         ("rules", {"rules": [{"id": "a"}]}, "rules.0", "'rules.0' has no consequences: give"),
         ("label_page", {"limit": "many"}, "limit", "'limit' must be a whole number"),
-        ("ReloadBody", {"bundle": "../a"}, "bundle", "'bundle' must be a folder's name: 1 to 128"),
+        ("reload", {"bundle": "../a"}, "bundle", "'bundle' must be a folder's name: 1 to 128"),
     ],
 )
 def test_a_message_says_what_is_wrong_and_what_is_allowed(

@@ -20,10 +20,10 @@ from service.core.rules import from_document
 from service.core.text_identity import identity, readable
 from service.http.bounded_model import BoundedModel
 from service.http.endpoint import request_key
-from service.http.request_models import RequestModels
 from service.settings import Limits
+from tests.support.http.models import request_models
 
-MODELS = RequestModels(Limits())
+MODELS = request_models(Limits())
 REQUEST = Request(
     {
         "type": "http",
@@ -36,7 +36,7 @@ REQUEST = Request(
 
 def test_limits_are_those_of_the_settings() -> None:
     limits = Limits(queries=2, query_characters=5, top_k=3, depth=4, deadline_ms=50)
-    model = RequestModels(limits).predict
+    model = request_models(limits).predict
     asked = model(queries=["  ab ", "cd"], top_k=3, depth=4, deadline_ms=50)
     assert asked.queries == ["ab", "cd"]
     assert model(queries=["a"]).deadline_ms is None
@@ -52,7 +52,7 @@ def test_limits_are_those_of_the_settings() -> None:
 
 
 def test_a_label_may_be_forbidden_to_carry_queries_or_metadata() -> None:
-    model = RequestModels(Limits(label_queries=0, metadata_entries=0)).labels
+    model = request_models(Limits(label_queries=0, metadata_entries=0)).labels
     assert model(labels=[{"text": "a"}])
     for extra in ({"queries": ["q"]}, {"metadata": {"a": "b"}}):
         with pytest.raises(ValidationError):
@@ -139,7 +139,7 @@ def test_every_accepted_date_is_shown_as_sent(microseconds: int, minutes: int) -
     label = MODELS.label.model_validate({"text": "a", "expires_at": sent}).to_label()
     later = MODELS.label.model_validate({"text": "a", "starts_at": sent}).to_label()
     [rule] = MODELS.rules(rules=[{"id": "r", "then": {"hide": ["a"]}, "starts_at": sent}]).rules
-    document = rule.to_rule("", most=1, tenant=None).document()
+    document = rule.to_rule(most=1, tenant=None).document()
     kept = from_document(orjson.loads(orjson.dumps(document)))
     dump = label_details.dump(Details(expires_at=label.expires_at))
     for date in (label.expires_at, later.starts_at, kept.starts_at, parse(dump).expires_at):
@@ -148,7 +148,7 @@ def test_every_accepted_date_is_shown_as_sent(microseconds: int, minutes: int) -
 
 
 def test_an_id_made_from_a_text_is_known_under_any_limit_of_texts() -> None:
-    models = RequestModels(Limits(query_characters=20))
+    models = request_models(Limits(query_characters=20))
     longest = identity("\ufdfa" * 20)
     assert len(longest) > 200
     [body] = models.instances(instances=[{"query": "a", "labels": [longest]}]).instances
@@ -165,7 +165,7 @@ def test_the_event_loop_normalizes_no_line_of_a_stream() -> None:
 
 
 def test_metadata_has_a_greatest_size_in_bytes_over_all_entries() -> None:
-    label = RequestModels(Limits(metadata_bytes=10)).label
+    label = request_models(Limits(metadata_bytes=10)).label
     assert label.model_validate({"text": "a", "metadata": {"ab": "cd", "é": "ef"}})
     with pytest.raises(ValidationError) as error:
         label.model_validate({"text": "a", "metadata": {"ab": "cd", "é": "éé" + "x"}})

@@ -9,15 +9,14 @@ import orjson
 import pytest
 
 from service.core.errors import InvalidInput
+from service.core.prediction.answers import shown_boost
 from service.core.types import Answer, Evidence, Keyword, Prediction, Reading
-from service.http.responses import (
-    PIECE_BYTES,
-    JsonAnswer,
+from service.http.endpoint import PIECE_BYTES, JsonAnswer
+from service.http.predictions import (
     SerializedResults,
     large_predict_answer,
     predict_answer,
     require_answer_fits,
-    shown_boost,
 )
 
 ROW = Evidence(

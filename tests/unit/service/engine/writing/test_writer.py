@@ -49,7 +49,13 @@ from tests.support.views import alive_rows
 from tests.support.writer_desk import AXE, Desk, statuses
 
 SHARED = [HealthCheck.function_scoped_fixture]  # of one desk, whose labels change on and on
-MERGE = LabelMerge(id="axe", queries=("serac",))
+
+
+def merge(label_id: str, **given: object) -> LabelMerge:
+    return LabelMerge(id=label_id, given=given)
+
+
+MERGE = merge("axe", queries=("serac",))
 
 
 @pytest.fixture
@@ -313,11 +319,9 @@ def test_two_merges_of_one_commit_lose_nothing(desk: Desk) -> None:
     desk.submit([AXE]).result(60)
     desk.hold()
     merges = [
-        desk.do(merged(desk, replace(MERGE, queries=(query,)))) for query in ("serac", "crevasse")
+        desk.do(merged(desk, merge("axe", queries=(query,)))) for query in ("serac", "crevasse")
     ]
-    prices = [
-        desk.do(merged(desk, LabelMerge(id="axe", metadata={name: 1}))) for name in ("a", "b")
-    ]
+    prices = [desk.do(merged(desk, merge("axe", metadata={name: 1}))) for name in ("a", "b")]
     desk.go_on.set()
     assert statuses(merges[0].result(60)) == [("axe", "updated")]
     with pytest.raises(LabelChanged):
@@ -330,11 +334,11 @@ def test_two_merges_of_one_commit_lose_nothing(desk: Desk) -> None:
 def test_merges_of_one_request_build_on_each_other(desk: Desk) -> None:
     desk.submit([AXE]).result(60)
     merges = [
-        replace(MERGE, metadata={"a": 1}),
-        LabelMerge(id="axe", metadata={"b": 2}),
-        LabelMerge(id="tent", boost=2.0),
-        LabelMerge(id="axe", aliases=("XK-44",), metadata={"a": None}),
-        LabelMerge(id="axe", metadata={"b": 2}),
+        merge("axe", queries=("serac",), metadata={"a": 1}),
+        merge("axe", metadata={"b": 2}),
+        merge("tent", boost=2.0),
+        merge("axe", aliases=("XK-44",), metadata={"a": None}),
+        merge("axe", metadata={"b": 2}),
     ]
     found = statuses(desk.do(merged(desk, *merges)).result(60))
     assert [status for _, status in found] == ["updated"] * 4 + ["unchanged"]
@@ -348,11 +352,17 @@ def test_merges_of_one_request_build_on_each_other(desk: Desk) -> None:
         st.builds(
             LabelMerge,
             id=st.sampled_from(["axe", "tent", "lamp"]),
-            metadata=st.dictionaries(st.sampled_from("abc"), st.sampled_from([None, 1, True, "x"])),
-            dates=st.dictionaries(
-                st.sampled_from(["starts_at", "expires_at"]), st.sampled_from([None, 4e9, 5e9])
+            given=st.fixed_dictionaries(
+                {},
+                optional={
+                    "metadata": st.dictionaries(
+                        st.sampled_from("abc"), st.sampled_from([None, 1, True, "x"])
+                    ),
+                    "starts_at": st.sampled_from([None, 4e9, 5e9]),
+                    "expires_at": st.sampled_from([None, 4e9, 5e9]),
+                    "boost": st.sampled_from([1.0, 2.0]),
+                },
             ),
-            boost=st.sampled_from([None, 1.0, 2.0]),
         ),
         min_size=1,
         max_size=6,
@@ -397,10 +407,10 @@ def test_a_full_memory_takes_changes_of_its_own_labels_alone(desk_of: Callable[.
     desk = desk_of(live_bytes=5_500)
     desk.submit([AXE]).result(60)
     for price in range(20):  # replaces the one before
-        desk.do(merged(desk, LabelMerge(id="axe", metadata={"price": price}))).result(60)
+        desk.do(merged(desk, merge("axe", metadata={"price": price}))).result(60)
     filled = [f"{name}-{number}" for number in range(4) for name in ("tag", "price", "bid")]
     with pytest.raises(MemoryFull):
-        desk.do(merged(desk, LabelMerge(id="axe", metadata=dict.fromkeys(filled, 1)))).result(60)
+        desk.do(merged(desk, merge("axe", metadata=dict.fromkeys(filled, 1)))).result(60)
     with pytest.raises(MemoryFull):  # labels of the bundle are held by the memory once changed
-        desk.do(merged(desk, *(LabelMerge(id=one, boost=2.0) for one in LABELS))).result(60)
+        desk.do(merged(desk, *(merge(one, boost=2.0) for one in LABELS))).result(60)
     assert desk.memory.view.labels.require("axe").metadata == {"price": 19}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
+from pydantic import Field
+
+# Before Python 3.12 pydantic does not accept `typing.TypedDict`.
 from typing_extensions import TypedDict
 
 from service.core.changes import DeleteItem
@@ -12,13 +15,31 @@ from service.core.errors import NotInBundle, UnknownItem, echoed
 from service.core.items.item_memory import ItemMemory
 from service.core.memory.view import View
 from service.core.page_cursor import PageCursor
+from service.core.types import NewItem, doc
 from service.engine.writing.operations import DeleteOne, PostItems
-from service.http.answers import Version, VersionAnswer
-from service.http.endpoint import Call, Endpoint, Routes
-from service.http.problems import doc
-from service.http.request_models import ItemsBody, Page
+from service.http.bodies import DEFAULT_ID, Page, StrictModel, Text, distinct
+from service.http.endpoint import Call, Routes, Version, VersionAnswer, route
 
 _ITEM_PATH = "/items/{item_id:label_id}"
+
+
+class ItemBody(StrictModel):
+    """One item of POST /items."""
+
+    id: Text | None = Field(None, description=DEFAULT_ID.format("item"))
+    text: Text = Field(description="What the item says, such as the name of a category.")
+
+    def to_item(self) -> NewItem:
+        """Return the item. Its id is empty if the request has none; the writer then chooses it."""
+        return NewItem(id=self.id or "", text=self.text)
+
+
+class ItemsRequest(StrictModel):
+    """The body of POST /items."""
+
+    items: Annotated[list[ItemBody], *distinct("labels")] = Field(
+        description="Items to create or replace, each id at most once."
+    )
 
 
 class ItemStatus(TypedDict):
@@ -53,46 +74,9 @@ class ItemPage(TypedDict):
 class ItemRoutes(Routes):
     """Reads and writes the items of a bundle with an item memory."""
 
-    def endpoints(self) -> list[Endpoint[Any]]:
-        return [
-            Endpoint(
-                route="POST /items",
-                summary="Create or replace items that queries can attend to",
-                handler=self.put_items,
-                scope="write",
-                for_tenants=False,
-                body=self.models.items,
-                answer=ItemsAnswer,
-            ),
-            Endpoint(
-                route="GET /items",
-                summary="List all items",
-                handler=self.list_items,
-                scope="read",
-                for_tenants=False,
-                query=self.models.page,
-                answer=ItemPage,
-            ),
-            Endpoint(
-                route=f"GET {_ITEM_PATH}",
-                summary="Show one item",
-                handler=self.get_item,
-                scope="read",
-                for_tenants=False,
-                answer=ItemAnswer,
-            ),
-            Endpoint(
-                route=f"DELETE {_ITEM_PATH}",
-                summary="Delete one item",
-                handler=self.delete_item,
-                scope="write",
-                for_tenants=False,
-                answer=VersionAnswer,
-            ),
-        ]
-
-    async def put_items(self, call: Call[ItemsBody]) -> ItemsAnswer:
-        """Write all items of a request, or none."""
+    @route("POST /items", for_tenants=False)
+    async def put_items(self, call: Call[ItemsRequest]) -> ItemsAnswer:
+        """Create or replace items that queries can attend to."""
         _items_of(self.engine.view)
         new_items = tuple(body.to_item() for body in call.input.items)
         written = await self.engine.write(PostItems(items=new_items), request=call.idempotency)
@@ -101,8 +85,9 @@ class ItemRoutes(Routes):
             "items": [{"id": item.id, "status": item.status} for item in written.labels],
         }
 
+    @route("GET /items", for_tenants=False)
     async def list_items(self, call: Call[Page]) -> ItemPage:
-        """Return one page of the items."""
+        """List all items."""
         page, view = call.input, self.engine.view
         memory, after = _items_of(view), PageCursor.parse(page.after, field="after")
         # In a thread, because it sorts all ids.
@@ -114,16 +99,18 @@ class ItemRoutes(Routes):
             "next": str(PageCursor.behind(shown[-1].id)) if len(items) > len(shown) else None,
         }
 
+    @route(f"GET {_ITEM_PATH}", for_tenants=False)
     async def get_item(self, call: Call[None]) -> ItemAnswer:
-        """Return an item of the bundle, or a posted one."""
+        """Show one item."""
         item_id, memory = call.path_id, _items_of(self.engine.view)
         place = memory.find(item_id)
         if place is None:
             raise UnknownItem(f"no item has the id {echoed(item_id)}", field="id")
         return {"id": item_id, "text": memory.text_at(place)}
 
+    @route(f"DELETE {_ITEM_PATH}", for_tenants=False)
     async def delete_item(self, call: Call[None]) -> VersionAnswer:
-        """Remove an item; no query attends to it any more."""
+        """Delete one item."""
         written = await self.engine.write(
             DeleteOne(change=DeleteItem, id=call.path_id), request=call.idempotency
         )
