@@ -77,7 +77,7 @@ def _of_own_row(view: View, searched: str, ranking: Ranking) -> Doubles:
     rows = rows[view.is_instance(rows)]
     own = [identity(view.text(row)) == searched for row in rows.tolist()]
     columns, _, weights = view.weighted_votes(rows[own])
-    voted = columns if weights is None else columns[weights > 0.0]
+    voted = columns[weights > 0.0]
     if not len(voted):
         return np.zeros(len(ranking.columns))
     return np.where(np.isin(ranking.columns, voted), 1.0, -1.0)
