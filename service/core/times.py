@@ -22,6 +22,7 @@ from pydantic import AfterValidator, ValidationInfo
 from service.core.errors import DatePassed
 
 SECOND = 1_000_000  # microseconds
+NEVER = 2**31 - 1  # instead of the hour of a vote: its weight does not decay
 # The grammar of RFC 3339, section 5.6; digits of a second after the sixth are cut off. A leap
 # second (`:60`) has no place between these microseconds.
 _RFC_3339 = re.compile(

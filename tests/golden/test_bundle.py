@@ -85,7 +85,6 @@ def test_its_click_votes_with_the_weight_that_it_was_posted_with(bundle: Bundle)
     row = list(bundle.instance_texts).index(CLICK.query)
     columns, _, weights = KnowledgeMemory(bundle).view.weighted_votes(np.array([row]))
     assert sorted(bundle.label_ids[column] for column in columns.tolist()) == ["mühle", "stove"]
-    assert weights is not None
     assert weights.tolist() == [2.5, 2.5]
 
 

@@ -36,8 +36,7 @@ def ranked_by_equations(
     scores: dict[int, float] = {}
     for row, weight in zip(rows, weights.tolist(), strict=True):
         columns, _, vote_weights = view.weighted_votes(np.array([row]))
-        for place, column in enumerate(columns.tolist()):
-            vote = 1.0 if vote_weights is None else float(vote_weights[place])
+        for column, vote in zip(columns.tolist(), vote_weights.tolist(), strict=True):
             scores[column] = scores.get(column, 0.0) + weight * vote
     scores = {column: score for column, score in scores.items() if score >= 0.0}
     boosts, name = view.labels.boosts, view.labels.id_at

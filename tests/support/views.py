@@ -50,8 +50,6 @@ def vote_weights(view: View) -> dict[tuple[str, str], float]:
     """Map (row's text, label's id) to the weight of the vote if it is not 1."""
     rows = alive_rows(view)
     columns, counts, weights = view.weighted_votes(rows)
-    if weights is None:
-        return {}
     return {
         (view.text(row), view.labels.id_at(column)): weight
         for row, column, weight in zip(

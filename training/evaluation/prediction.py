@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, identity, vstack
 
+from service.core.files.arrays import constant, is_constant
 from service.core.index.exact import exact_search
 from service.core.index.found_rows import nearest, nearest_sharing, places_per_key, search_sharing
 from service.core.index.hubs import hubness, penalties, without_hubs
@@ -178,7 +179,7 @@ class OfflineMemory:
         return Values(
             indptr=of_labels.indptr,
             indices=of_labels.indices,
-            weights=None if weights is None else weights[: of_labels.nnz],
+            weights=None if is_constant(weights) else weights[: of_labels.nnz],
             labels=of_labels.shape[1],
         )
 
@@ -194,14 +195,14 @@ class OfflineMemory:
         return csr_matrix(self.labels_of != 0)
 
     @cached_property
-    def _vote_weights(self) -> Floats | None:
-        """The weights of the entries of [Y; I]; None if every vote weighs 1."""
+    def _vote_weights(self) -> Floats:
+        """The weights of the entries of [Y; I]."""
         labels_of = self.labels_of.copy()
         labels_of.sum_duplicates()  # this also sorts the entries like those of `_values`
         labels_of.eliminate_zeros()
         weights = vote_weights(labels_of)
         if weights is None:
-            return None
+            return constant(np.float32(1), self._values.nnz)
         return np.concatenate([weights, np.ones(self.labels_of.shape[1], np.float32)])
 
     def ranked(self, retrieved: Neighbours, choices: Choices, *, top_k: int) -> RankedLabels:
@@ -222,8 +223,8 @@ class OfflineMemory:
     def weighted_votes(self, rows: Rows) -> WeightedVotes:
         """The labels that `rows` [m] vote for, how many each row has, and the votes' weights."""
         entries, counts = entries_of(self._values.indptr, rows)
-        weights = None if self._vote_weights is None else self._vote_weights[entries]
-        return np.asarray(self._values.indices[entries], np.int32), counts, weights
+        columns = np.asarray(self._values.indices[entries], np.int32)
+        return columns, counts, self._vote_weights[entries]
 
     def keys_of(self, columns: Rows) -> Halves:
         """The keys of the labels `columns`, [k, d]."""

@@ -48,6 +48,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -63,6 +64,8 @@ from service.core.bundle.reranker_files import RerankerFiles
 from service.core.errors import BundleAltered
 from service.core.files import text_store
 from service.core.files.arrays import (
+    constant,
+    is_constant,
     mapped,
     require_ascending,
     require_finite,
@@ -77,6 +80,7 @@ from service.core.index.protocol import Keys, Segment, batches
 from service.core.lexical.dictionary import Dictionary
 from service.core.lexical.word_index import FrozenWords
 from service.core.rules import Rule, from_document
+from service.core.times import NEVER
 from service.core.types import Floats, Halves, Indices, Rows
 
 ENCODER, TOKENIZER = "encoder.onnx", "tokenizer.json"
@@ -96,7 +100,7 @@ _COMPARED_ROWS = 8_192  # rows compared at once
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """An opened bundle; its arrays are read-only memory maps."""
+    """An opened bundle; its arrays are read-only memory maps, constant if it has no such file."""
 
     folder: Path
     manifest: Manifest
@@ -112,10 +116,10 @@ class Bundle:
     label_texts: TextStore
     label_details: LabelDetails
     words: FrozenWords
-    vote_weights: Floats | None = None  # of the votes in `indices`; None: every vote weighs 1
-    vote_hours: Indices | None = None  # of the votes in `indices`; None: no weight decays
-    vote_clicks: Floats | None = None  # [N]; for how many a weight of 1 stands; None: for one
-    hubs: Halves | None = None  # [N + L], subtracted from the rows' similarities; None: nothing is
+    vote_weights: Floats  # of the votes in `indices`
+    vote_hours: Indices  # of the votes in `indices`
+    vote_clicks: Floats  # [N]; for how many a weight of 1 stands
+    hubs: Halves  # [N + L], subtracted from the rows' similarities
     novel: NovelFiles | None = None
     items: ItemFiles | None = None
     reranker: RerankerFiles | None = None
@@ -132,6 +136,11 @@ class Bundle:
     def labels(self) -> int:
         """L, the number of labels."""
         return self.manifest.memory.labels
+
+    @property
+    def has_hubs(self) -> bool:
+        """Whether anything is subtracted from similarities."""
+        return not is_constant(self.hubs)
 
     def rows_of(self, share: KeyShare) -> Rows:
         """Return the rows of a share, ascending; of a bundle in parts, a part that is held."""
@@ -245,6 +254,12 @@ def open_bundle(
         verify_files(folder, without_parts(facts, parts).files)
     memory, dimension = facts.memory, facts.encoder.dimension
     held = {index: _open_part(folder, facts, index) for index in parts_held(facts, parts)}
+
+    def of_votes(name: str, plain: np.generic, count: int) -> NDArray[Any]:
+        if name not in facts.files:
+            return constant(plain, count)
+        return mapped(folder / name, type(plain), (count,))
+
     keys, segment = _keys_and_segment(folder, facts, held, device)
     has_details = f"{LABEL_DETAILS}.bin" in facts.files
     bundle = Bundle(
@@ -255,22 +270,10 @@ def open_bundle(
         parts=held,
         indptr=mapped(folder / INDPTR, np.int64, (memory.instances + 1,)),
         indices=mapped(folder / INDICES, np.int32, (memory.votes,)),
-        vote_weights=(
-            mapped(folder / VOTE_WEIGHTS, np.float32, (memory.votes,))
-            if VOTE_WEIGHTS in facts.files
-            else None
-        ),
-        vote_hours=(
-            mapped(folder / VOTE_HOURS, np.int32, (memory.votes,))
-            if VOTE_HOURS in facts.files
-            else None
-        ),
-        vote_clicks=(
-            mapped(folder / VOTE_CLICKS, np.float32, (memory.instances,))
-            if VOTE_CLICKS in facts.files
-            else None
-        ),
-        hubs=mapped(folder / HUBS, np.float16, (memory.rows,)) if facts.predictor.hubs else None,
+        vote_weights=of_votes(VOTE_WEIGHTS, np.float32(1), memory.votes),
+        vote_hours=of_votes(VOTE_HOURS, np.int32(NEVER), memory.votes),
+        vote_clicks=of_votes(VOTE_CLICKS, np.float32(1), memory.instances),
+        hubs=of_votes(HUBS, np.float16(0), memory.rows),
         instance_texts=TextStore(folder / INSTANCE_TEXTS, count=memory.instances),
         **{
             field: mapped(folder / name, np.int64) if name in facts.files else np.zeros(0, np.int64)
@@ -405,16 +408,15 @@ def _check_numbers(bundle: Bundle) -> None:
     _check_keys(bundle)
     require_offsets(folder / INDPTR, bundle.indptr, end=len(bundle.indices))
     require_within(folder / INDICES, bundle.indices, 0, labels)
-    if bundle.vote_weights is not None:
-        most = MOST_VOTE_WEIGHT
-        require_within(folder / VOTE_WEIGHTS, bundle.vote_weights, -most, most)
-    if bundle.vote_hours is not None:
-        require_within(folder / VOTE_HOURS, bundle.vote_hours, 0, 2**31)
-    if bundle.vote_clicks is not None:
-        least = float(np.finfo(np.float32).smallest_subnormal)
-        require_within(folder / VOTE_CLICKS, bundle.vote_clicks, least, np.inf)
-    if bundle.hubs is not None:
-        require_within(folder / HUBS, bundle.hubs, -MOST_HUBNESS, MOST_HUBNESS)
+    least_clicks = float(np.finfo(np.float32).smallest_subnormal)
+    for name, numbers, least, greatest in (
+        (VOTE_WEIGHTS, bundle.vote_weights, -MOST_VOTE_WEIGHT, MOST_VOTE_WEIGHT),
+        (VOTE_HOURS, bundle.vote_hours, 0, 2**31),
+        (VOTE_CLICKS, bundle.vote_clicks, least_clicks, np.inf),
+        (HUBS, bundle.hubs, -MOST_HUBNESS, MOST_HUBNESS),
+    ):
+        if not is_constant(numbers):
+            require_within(folder / name, numbers, least, greatest)
     for name, rows, stop in (
         (CLICKS, bundle.clicks, bundle.instances),
         (ALIASES, bundle.aliases, bundle.instances),
@@ -422,11 +424,10 @@ def _check_numbers(bundle: Bundle) -> None:
     ):
         require_within(folder / name, rows, 0, stop)
         require_ascending(folder / name, rows, strictly=True)
-    if bundle.vote_weights is not None:
-        below_zero = np.flatnonzero(bundle.vote_weights < 0)
-        rows = np.searchsorted(bundle.indptr, below_zero, side="right") - 1
-        if not np.isin(rows, bundle.clicks).all():
-            raise BundleAltered(f"{folder / VOTE_WEIGHTS} is below 0 for rows that are no clicks")
+    below_zero = np.flatnonzero(bundle.vote_weights < 0)
+    rows = np.searchsorted(bundle.indptr, below_zero, side="right") - 1
+    if not np.isin(rows, bundle.clicks).all():
+        raise BundleAltered(f"{folder / VOTE_WEIGHTS} is below 0 for rows that are no clicks")
     for store in (bundle.instance_texts, bundle.label_ids, bundle.label_texts):
         store.verify()
     if bundle.label_details.store is not None:

@@ -288,14 +288,14 @@ def _write_rows(content: BundleContent, folder: Path) -> None:
         (folder / file).parent.mkdir()
     np.save(folder / INDPTR, content.indptr.astype(np.int64))
     np.save(folder / INDICES, content.indices.astype(np.int32))
-    if content.vote_weights is not None:
-        np.save(folder / VOTE_WEIGHTS, content.vote_weights.astype(np.float32))
-    if content.vote_hours is not None:
-        np.save(folder / VOTE_HOURS, content.vote_hours.astype(np.int32))
-    if content.vote_clicks is not None:
-        np.save(folder / VOTE_CLICKS, content.vote_clicks.astype(np.float32))
-    if content.hubs is not None:
-        np.save(folder / HUBS, content.hubs.astype(np.float16))
+    for name, numbers, kind in (
+        (VOTE_WEIGHTS, content.vote_weights, np.float32),
+        (VOTE_HOURS, content.vote_hours, np.int32),
+        (VOTE_CLICKS, content.vote_clicks, np.float32),
+        (HUBS, content.hubs, np.float16),
+    ):
+        if numbers is not None:
+            np.save(folder / name, numbers.astype(kind))
     for name, rows in ((CLICKS, content.clicks), (ALIASES, content.aliases)):
         if len(rows):
             np.save(folder / name, rows.astype(np.int64))

@@ -1,5 +1,7 @@
 """Memory-mapped arrays: `.npy` files, checks of the numbers in them, and matrices to fill.
 
+Instead of an optional file that is missing, there is a constant array, which takes no memory.
+
 A checksum proves that a file is unchanged, not that its writer was right. So each array is compared
 with what its reader relies on: type and shape whenever it is mapped, and the numbers when a bundle
 is verified. Every error is a `BundleAltered` that names the file. A check reads the file in blocks,
@@ -48,6 +50,21 @@ def mapped(
             f" expected {np.dtype(kind)} [{wanted_shape}]"
         )
     return array
+
+
+def constant(number: np.generic, length: int) -> NDArray[Any]:
+    """Return an array [length] of equal numbers that takes no memory."""
+    return np.broadcast_to(number, (length,))
+
+
+def is_constant(array: NDArray[Any]) -> bool:
+    """Return whether `constant` made an array."""
+    return array.strides == (0,)
+
+
+def without_repetition(array: NDArray[Any], usual: np.generic) -> NDArray[Any]:
+    """Return an array [n], as a constant one if all its numbers are the usual one."""
+    return constant(usual, len(array)) if (array == usual).all() else array
 
 
 def unnamed_matrix(folder: Path, shape: tuple[int, int]) -> Halves:

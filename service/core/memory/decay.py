@@ -20,12 +20,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.core.times import SECOND
+from service.core.times import NEVER, SECOND
 from service.core.types import Doubles, Floats, Indices
 
 HOUR = 3_600 * SECOND
 HOURS_A_DAY = 24
-NEVER = 2**31 - 1  # instead of the hour of a vote: its weight does not decay
 FAST_CLOCK_SECONDS = 3_600.0  # by which a client's clock may be ahead
 LEAST_SHARE = 2.0**-20  # of a weight; what is left after `MOST_HALF_LIVES`
 MOST_HALF_LIVES = 20.0
@@ -69,15 +68,14 @@ class Decay:
     hour: int
     half_life: float
 
-    def of(self, weights: Floats | None, hours: Indices | None) -> Floats | None:
+    def of(self, weights: Floats, hours: Indices) -> Floats:
         """Return the reduced `weights` [n] of votes from `hours` [n].
 
-        None stands for weights of 1, and for hours that are all `NEVER`. A vote from a later hour
-        keeps its weight.
+        A vote from a later hour keeps its weight.
         """
-        if hours is None:
+        if (hours == NEVER).all():
             return weights
         ages = self.hour - hours.astype(np.int64)
         shares = share_left(ages / (HOURS_A_DAY * self.half_life))
-        left = shares if weights is None else weights * shares
+        left = weights * shares
         return np.copysign(np.maximum(np.abs(left), _SMALLEST), left).astype(np.float32)

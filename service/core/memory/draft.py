@@ -7,7 +7,6 @@ dropped at any time.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatchmethod
@@ -30,7 +29,7 @@ from service.core.changes import (
 from service.core.items.fusion import fused
 from service.core.lexical.word_index import most_bytes
 from service.core.memory.compaction import FAN_OUT, plan_merges, without_dead_rows
-from service.core.memory.decay import NEVER, PLAIN, Vote, hour_of
+from service.core.memory.decay import PLAIN, Vote, hour_of
 from service.core.memory.part import LiveRows, NewRow, RowPart
 from service.core.memory.row_ownership import Click
 from service.core.memory.rule_table import MOST_WORK
@@ -101,9 +100,7 @@ class Draft:
 
     def _count_spare_deaths(self) -> None:
         self._spare_deaths = self._view.spare_deaths()
-        self._spare_base_deaths = math.inf  # a front has no graph of the bundle
-        if self._view.shards is None:
-            self._spare_base_deaths = self._view.base.spare_deaths()
+        self._spare_base_deaths = self._view.base.spare_deaths()
 
     def _too_many_died(self) -> bool:
         """Return whether a plan may have too many dead rows; `_planned` then counts exactly."""
@@ -287,7 +284,6 @@ class Draft:
         """Append a row with the votes of a click; return its number. See `_vector` for None."""
         votes = [click.votes.get(column, PLAIN) for column in click.columns]
         weights = np.array([vote.weight for vote in votes], np.float32)
-        hours = np.array([vote.hour for vote in votes], np.int32)
         return self._pending.append(
             NewRow(
                 kind=RowKind.INSTANCE,
@@ -295,8 +291,8 @@ class Draft:
                 votes=np.array(click.columns, np.int32),
                 vector=self._no_vector if vector is None else vector,
                 foreign=vector is None,
-                weights=None if (weights == 1.0).all() else weights,
-                hours=None if (hours == NEVER).all() else hours,
+                weights=weights.tolist(),
+                hours=[vote.hour for vote in votes],
                 origin=origin,
             )
         )
@@ -385,8 +381,6 @@ def _planned(view: View, limits: MemoryLimits) -> View:
         plans = plan_merges(view.plans, full_blocks, alive_rows=alive_rows, fan_out=limits.fan_out)
     else:
         plans = without_dead_rows(view.plans, alive_rows)
-    if view.shards is not None:
-        return replace(view, plans=plans)
     return replace(view, plans=plans, base=view.base.reconsidered())
 
 

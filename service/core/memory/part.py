@@ -9,16 +9,17 @@ Shapes: B queries, b rows, n stored rows or votes, R rows of the bundle, d dimen
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from sys import getsizeof
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.core.bundle.bundle import Bundle
+from service.core.files.arrays import is_constant, without_repetition
 from service.core.index.device_segment import DeviceLiveVectors
 from service.core.index.devices import ScanDevice
 from service.core.index.exact import LiveVectors, exact_search
@@ -31,9 +32,6 @@ from service.core.lexical.word_index import FrozenWords, LiveWords, gathered
 from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
 from service.core.memory.decay import PLAIN
 from service.core.types import Bools, Floats, Halves, Indices, RowKind, Rows
-
-Votes = tuple[Indices, NDArray[np.int64]]
-WeightedVotes = tuple[Indices, NDArray[np.int64], Floats | None]  # None: every vote weighs 1
 
 # `test_base_rows.py` holds when a graph is planned. Commit 525630d7 measured recall and CPU time
 # after deletions (loadtests/README.md, "Measured once").
@@ -54,8 +52,24 @@ BYTES_OF_SPECIAL_VOTES = 1_400  # of one click: the objects, and its entries in 
 BYTES_A_SPECIAL_VOTE = 8  # its weight and its hour
 
 PLAIN_WEIGHT, PLAIN_HOUR = np.float32(PLAIN.weight), np.int32(PLAIN.hour)  # of a plain vote
+POSTED = np.int64(-1)  # instead of the origin of a posted row
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+WeightedVotes = tuple[Indices, NDArray[np.int64], Floats]  # the first three of `Votes`
+
+
+class Votes(NamedTuple):
+    """The votes of some rows [b], row after row: `counts` [b] of them.
+
+    Each has a column of V, a weight, and the hour from which the weight decays, [n] each.
+    """
+
+    columns: Indices
+    counts: NDArray[np.int64]
+    weights: Floats
+    hours: Indices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,33 +145,31 @@ class BaseRows:
         return rows < self.bundle.instances
 
     def votes(self, rows: Rows) -> Votes:
-        """Return the columns [n] that `rows` [b] vote for, row after row, and each row's count [b].
+        """Return the votes of `rows` [b].
 
-        A label's row votes only for its own column (the identity block of V).
+        A label's row votes only for its own column (the identity block of V), with weight 1.
         """
-        entries, counts, of_instances = self._entries(rows)
-        columns = np.empty(len(of_instances), np.int32)
-        columns[of_instances] = self.bundle.indices[entries]
-        columns[~of_instances] = rows[~self.is_instance(rows)] - self.bundle.instances
-        return columns, counts
+        bundle, instances = self.bundle, self.is_instance(rows)
+        entries, of_instances = entries_of(bundle.indptr, rows[instances])
+        counts = np.ones(len(rows), np.int64)
+        counts[instances] = of_instances
+        entered = np.repeat(instances, counts)  # [n]
+        columns, weights = np.empty(len(entered), np.int32), np.ones(len(entered), np.float32)
+        hours = np.full(len(entered), PLAIN_HOUR)
+        columns[entered] = bundle.indices[entries]
+        columns[~entered] = rows[~instances] - bundle.instances
+        weights[entered] = bundle.vote_weights[entries]
+        hours[entered] = bundle.vote_hours[entries]
+        return Votes(columns, counts, weights, hours)
 
-    def vote_weights(self, rows: Rows) -> Floats | None:
-        """Return the weights [n] of the votes of `rows` [b], or None if each weighs 1."""
-        if self.bundle.vote_weights is None:
-            return None
-        entries, _, of_instances = self._entries(rows)
-        weights = np.ones(len(of_instances), np.float32)
-        weights[of_instances] = self.bundle.vote_weights[entries]
-        return weights
+    def are_plain(self, votes: Votes) -> bool:
+        """Return whether votes of these rows weigh 1 because the bundle has no weights."""
+        return is_constant(self.bundle.vote_weights)
 
-    def vote_hours(self, rows: Rows) -> Indices | None:
-        """Return the hours [n] of the votes of `rows` [b], or None if none decays."""
-        if self.bundle.vote_hours is None:
-            return None
-        entries, _, of_instances = self._entries(rows)
-        hours = np.full(len(of_instances), PLAIN_HOUR)
-        hours[of_instances] = self.bundle.vote_hours[entries]
-        return hours
+    @property
+    def has_hours(self) -> bool:
+        """Whether the weight of a vote decays."""
+        return not is_constant(self.bundle.vote_hours)
 
     @property
     def words(self) -> WordPart:
@@ -178,17 +190,6 @@ class BaseRows:
         They are read from the index, which is in memory. Pages of `keys` would be a second copy.
         """
         return self.bundle.segment.vectors(rows)
-
-    def _entries(self, rows: Rows) -> tuple[Rows, NDArray[np.int64], Bools]:
-        """Return the instances' entries in V, each row's vote count, and which votes are entries.
-
-        Their shapes are [number of entries], [b] and [n].
-        """
-        instances = self.is_instance(rows)
-        entries, of_instances = entries_of(self.bundle.indptr, rows[instances])
-        counts = np.ones(len(rows), np.int64)
-        counts[instances] = of_instances
-        return entries, counts, np.repeat(instances, counts)
 
     def spare_deaths(self) -> float:
         """Return how many more rows may die before `reconsidered` has to be called.
@@ -292,19 +293,18 @@ def bytes_of_row(text: str, *, votes: int, dimension: int, special: bool = False
 class NewRow:
     """A row to append: its text, the columns of V that it votes for, and its key [d].
 
-    `weights` are the votes' weights, or None if each vote weighs 1. `hours` are the hours from
-    which they decay, or None if none does. `origin` is the bundle's training row that this row
-    replaces, or -1 for a posted row. A `foreign` row is another shard's, whether or not its key is
-    known here.
+    `weights` are the votes' weights, and `hours` those from which they decay; without them, votes
+    are plain. `origin` is the bundle's training row that this row replaces, or -1 for a posted row.
+    A `foreign` row is another shard's, whether or not its key is known here.
     """
 
     kind: RowKind
     text: str
     votes: Indices
     vector: Halves
-    weights: Floats | None = None
-    hours: Indices | None = None
-    origin: int = -1
+    weights: Sequence[float] = ()
+    hours: Sequence[int] = ()
+    origin: int = int(POSTED)
     foreign: bool = False
 
     @property
@@ -314,7 +314,8 @@ class NewRow:
             self.text,
             votes=len(self.votes),
             dimension=len(self.vector),
-            special=self.weights is not None or self.hours is not None,
+            special=any(weight != PLAIN_WEIGHT for weight in self.weights)
+            or any(hour != PLAIN_HOUR for hour in self.hours),
         )
 
 
@@ -323,9 +324,8 @@ class RowContents:
     """The kinds, votes and texts of rows, by place, and the words of the texts.
 
     The row at place p votes for the columns `indices[indptr[p] : indptr[p + 1]]`. `weights` are the
-    weights of all votes, or None if each vote weighs 1. `hours` are those from which they decay, or
-    None if none does. `origins` are the rows' origins as in `NewRow`, or None if all rows were
-    posted.
+    weights of all votes, and `hours` those from which they decay. `origins` are the rows' origins
+    as in `NewRow`.
     """
 
     instances: Bools
@@ -333,9 +333,9 @@ class RowContents:
     indices: Indices
     texts: Sequence[str]
     words: FrozenWords | LiveWords
-    weights: Floats | None = None
-    hours: Indices | None = None
-    origins: Rows | None = None
+    weights: Floats
+    hours: Indices
+    origins: Rows
 
 
 class LiveContents(RowContents):
@@ -352,6 +352,9 @@ class LiveContents(RowContents):
             indices=np.zeros(capacity, np.int32),
             texts=[],
             words=LiveWords(),
+            weights=np.zeros(capacity, np.float32),
+            hours=np.zeros(capacity, np.int32),
+            origins=np.zeros(capacity, np.int64),
         )
 
     def write(self, start: int, rows: Sequence[NewRow]) -> None:
@@ -367,39 +370,16 @@ class LiveContents(RowContents):
         votes = slice(self.indptr[start], self.indptr[stop])
         if votes.stop > len(self.indices):
             self.indices = np.resize(self.indices, 2 * votes.stop)
+            self.weights = np.resize(self.weights, 2 * votes.stop)
+            self.hours = np.resize(self.hours, 2 * votes.stop)
         self.indices[votes] = np.concatenate([row.votes for row in rows])
-        if self.weights is not None or any(row.weights is not None for row in rows):
-            written = joined([(row.weights, len(row.votes)) for row in rows], PLAIN_WEIGHT)
-            self.weights = self._written(self.weights, votes, written, PLAIN_WEIGHT)
-        if self.hours is not None or any(row.hours is not None for row in rows):
-            hours = joined([(row.hours, len(row.votes)) for row in rows], PLAIN_HOUR)
-            self.hours = self._written(self.hours, votes, hours, PLAIN_HOUR)
-        if self.origins is not None or any(row.origin >= 0 for row in rows):
-            self._write_origins(start, [row.origin for row in rows])
+        self.weights[votes], self.hours[votes] = PLAIN_WEIGHT, PLAIN_HOUR
+        for row, first in zip(rows, self.indptr[start:stop].tolist(), strict=True):
+            self.weights[first : first + len(row.weights)] = row.weights
+            self.hours[first : first + len(row.hours)] = row.hours
+        self.origins[start:stop] = [row.origin for row in rows]
         self.texts[start:] = [row.text for row in rows]
         self.words.write(start, self.texts[start:])
-
-    def _written(
-        self,
-        of_votes: NDArray[_Scalar] | None,
-        votes: slice,
-        written: NDArray[_Scalar] | None,
-        plain: _Scalar,
-    ) -> NDArray[_Scalar]:
-        """Return numbers of all votes, with those of some `votes` written; None are `plain`."""
-        numbers = np.full(0, plain) if of_votes is None else of_votes
-        if len(numbers) < len(self.indices):
-            missing = np.full(len(self.indices) - len(numbers), plain)
-            numbers = np.concatenate([numbers, missing])
-        numbers[votes] = plain if written is None else written
-        return numbers
-
-    def _write_origins(self, start: int, written: Sequence[int]) -> None:
-        origins = self.origins
-        if origins is None:
-            origins = np.full(len(self.instances), -1, np.int64)
-        origins[start : start + len(written)] = written
-        self.origins = origins
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -419,31 +399,26 @@ class RowPart(Part):
         return self.contents.instances[self.places(rows)]
 
     def votes(self, rows: Rows) -> Votes:
-        """Return the columns [n] that `rows` [b] vote for, row after row, and row counts [b]."""
-        return gather(self.contents.indptr, self.contents.indices, self.places(rows))
+        """Return the votes of `rows` [b]."""
+        contents = self.contents
+        entries, counts = entries_of(contents.indptr, self.places(rows))
+        return Votes(
+            contents.indices[entries], counts, contents.weights[entries], contents.hours[entries]
+        )
 
-    def vote_weights(self, rows: Rows) -> Floats | None:
-        """Return the weights [n] of the votes of `rows` [b], or None if each weighs 1."""
-        return self._of_votes(self.contents.weights, rows, PLAIN_WEIGHT)
+    def are_plain(self, votes: Votes) -> bool:
+        """Return whether votes of these rows weigh 1."""
+        return bool((votes.weights == PLAIN_WEIGHT).all())
 
-    def vote_hours(self, rows: Rows) -> Indices | None:
-        """Return the hours [n] of the votes of `rows` [b], or None if none decays."""
-        return self._of_votes(self.contents.hours, rows, PLAIN_HOUR)
-
-    def _of_votes(
-        self, numbers: NDArray[_Scalar] | None, rows: Rows, plain: _Scalar
-    ) -> NDArray[_Scalar] | None:
-        """Return those of the votes' `numbers` that `rows` [b] have; None if all are `plain`."""
-        if numbers is None:
-            return None
-        entries, _ = entries_of(self.contents.indptr, self.places(rows))
-        found = numbers[entries]
-        return None if (found == plain).all() else found
+    @cached_property
+    def has_hours(self) -> bool:
+        """Whether the weight of a stored row's vote decays."""
+        hours = self.contents.hours[: self.contents.indptr[self.stored_rows]]
+        return bool((hours != PLAIN_HOUR).any())
 
     def origins(self, rows: Rows) -> Rows:
         """Return the origins of `rows` [b], see `NewRow`."""
-        origins = self.contents.origins
-        return np.full(len(rows), -1, np.int64) if origins is None else origins[self.places(rows)]
+        return self.contents.origins[self.places(rows)]
 
     @property
     def words(self) -> WordPart:
@@ -454,14 +429,14 @@ class RowPart(Part):
             dead=self.dead,
             first=self.first,
             numbers=self.rows,
-            posted=self._posted,
+            posted=self.posted,
         )
 
     @cached_property
-    def _posted(self) -> Rows | None:
+    def posted(self) -> Rows | None:
         """The places of the posted rows, or None if all rows were posted."""
-        origins = self.contents.origins
-        return None if origins is None else np.flatnonzero(origins[: self.stored_rows] < 0)
+        posted = self.contents.origins[: self.stored_rows] < 0
+        return None if posted.all() else np.flatnonzero(posted)
 
     def text(self, row: int) -> str:
         """Return the text that was encoded as the row's key."""
@@ -532,26 +507,13 @@ def seal(
     ]
     if sum(len(rows) for _, rows in pieces) != len(plan.rows):
         raise ValueError("the parts do not hold all rows of the plan")
-    votes = [part.votes(rows) for part, rows in pieces]
-    counts = _joined([counts for _, counts in votes], np.int64)
+    votes = joined([part.votes(rows) for part, rows in pieces])
     texts = tuple(text for part, rows in pieces for text in part.texts(rows))
-    lengths = [len(columns) for columns, _ in votes]
-    weights = joined(
-        [(part.vote_weights(rows), n) for (part, rows), n in zip(pieces, lengths, strict=True)],
-        PLAIN_WEIGHT,
-    )
-    hours = joined(
-        [(part.vote_hours(rows), n) for (part, rows), n in zip(pieces, lengths, strict=True)],
-        PLAIN_HOUR,
-    )
     origins = _joined([part.origins(rows) for part, rows in pieces], np.int64)
     words = gathered([(part.contents.words, part.places(rows)) for part, rows in pieces])
-    special = np.zeros(len(counts), bool)
-    row_of_vote = np.repeat(np.arange(len(counts)), counts)
-    if weights is not None:
-        special[row_of_vote[weights != PLAIN_WEIGHT]] = True
-    if hours is not None:
-        special[row_of_vote[hours != PLAIN_HOUR]] = True
+    special = np.zeros(len(votes.counts), bool)
+    others = (votes.weights != PLAIN_WEIGHT) | (votes.hours != PLAIN_HOUR)
+    special[np.repeat(np.arange(len(votes.counts)), votes.counts)[others]] = True
     sealed = RowPart(
         first=plan.first,
         stop=plan.stop,
@@ -560,42 +522,45 @@ def seal(
         dead=Tombstones(size=len(plan.rows)),
         contents=RowContents(
             instances=_joined([part.is_instance(rows) for part, rows in pieces], np.bool_),
-            indptr=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
-            indices=_joined([columns for columns, _ in votes], np.int32),
+            indptr=np.concatenate([np.zeros(1, np.int64), np.cumsum(votes.counts)]),
+            indices=votes.columns,
             texts=texts,
             words=words,
-            weights=weights,
-            hours=hours,
-            origins=origins if (origins >= 0).any() else None,
+            weights=without_repetition(votes.weights, PLAIN_WEIGHT),
+            hours=without_repetition(votes.hours, PLAIN_HOUR),
+            origins=without_repetition(origins, POSTED),
         ),
         stored_bytes=words.size
         + sum(
-            bytes_of_row(text, votes=count, dimension=dimension, special=others)
-            for text, count, others in zip(texts, counts.tolist(), special.tolist(), strict=True)
+            bytes_of_row(text, votes=count, dimension=dimension, special=has_special)
+            for text, count, has_special in zip(
+                texts, votes.counts.tolist(), special.tolist(), strict=True
+            )
         ),
     )
     return sealed.with_alive(_joined([part.alive_rows() for part in parts], np.int64))
 
 
-def _joined(pieces: Sequence[NDArray[_Scalar]], dtype: type[_Scalar]) -> NDArray[_Scalar]:
-    return np.concatenate([np.zeros(0, dtype), *pieces])
-
-
-def joined(
-    pieces: Sequence[tuple[NDArray[_Scalar] | None, int]], plain: _Scalar
-) -> NDArray[_Scalar] | None:
-    """Join numbers of votes, each piece with its count; None stands for `plain` ones."""
-    if all(numbers is None for numbers, _ in pieces):
-        return None
-    return np.concatenate(
-        [np.full(votes, plain) if numbers is None else numbers for numbers, votes in pieces]
+def joined(votes: Sequence[Votes]) -> Votes:
+    """Join the votes of several groups of rows, one group after the other."""
+    return Votes(
+        _joined([one.columns for one in votes], np.int32),
+        _joined([one.counts for one in votes], np.int64),
+        _joined([one.weights for one in votes], np.float32),
+        _joined([one.hours for one in votes], np.int32),
     )
 
 
-def gather(indptr: NDArray[np.int64], indices: Indices, places: Rows) -> Votes:
+def gather(
+    indptr: NDArray[np.int64], indices: Indices, places: Rows
+) -> tuple[Indices, NDArray[np.int64]]:
     """Return the columns [n] of rows `places` [b] of a CSR matrix, and each row's count [b]."""
     entries, counts = entries_of(indptr, places)
     return np.asarray(indices[entries], np.int32), counts
+
+
+def _joined(pieces: Iterable[NDArray[_Scalar]], dtype: type[_Scalar]) -> NDArray[_Scalar]:
+    return np.concatenate([np.zeros(0, dtype), *pieces])
 
 
 def entries_of(indptr: NDArray[np.int64], places: Rows) -> tuple[Rows, NDArray[np.int64]]:

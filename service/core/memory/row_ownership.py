@@ -204,8 +204,7 @@ class RowOwnership:
     def trained_scale(self, query: str, bundle: Bundle) -> TrainedScale | None:
         """Return the scale of the query's training row, the largest of several; None without."""
         scales = [
-            TrainedScale(row, 1.0 if bundle.vote_clicks is None else float(bundle.vote_clicks[row]))
-            for row in self.trained(query, bundle)
+            TrainedScale(row, float(bundle.vote_clicks[row])) for row in self.trained(query, bundle)
         ]
         return max(scales, key=lambda one: (one.scale, -one.row), default=None)
 
@@ -319,19 +318,14 @@ def _votes_in(bundle: Bundle, row: int) -> Click:
     """Return the votes of an instance in the bundle."""
     entries = _entries(bundle, row)
     columns = bundle.indices[entries].tolist()
-    weights = [PLAIN.weight] * len(columns)
-    if bundle.vote_weights is not None:
-        weights = bundle.vote_weights[entries].tolist()
-    hours = [PLAIN.hour] * len(columns)
-    if bundle.vote_hours is not None:
-        hours = bundle.vote_hours[entries].tolist()
+    weights, hours = bundle.vote_weights[entries].tolist(), bundle.vote_hours[entries].tolist()
     votes = dict(zip(columns, map(Vote, weights, hours), strict=True))
     special = {column: vote for column, vote in votes.items() if vote != PLAIN}
     return Click(
         row=row,
         columns=tuple(columns),
         votes=special or ALL_PLAIN,
-        scale=1.0 if bundle.vote_clicks is None else float(bundle.vote_clicks[row]),
+        scale=float(bundle.vote_clicks[row]),
         origin=-1 if _is_among(bundle.posted, row) else row,
     )
 

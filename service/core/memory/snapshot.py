@@ -67,8 +67,8 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
     )
     return replace(
         content,
-        vote_weights=None if weights is None or (weights == PLAIN_WEIGHT).all() else weights,
-        vote_hours=None if hours is None or (hours == PLAIN_HOUR).all() else hours,
+        vote_weights=weights if (weights != PLAIN_WEIGHT).any() else None,
+        vote_hours=hours if (hours != PLAIN_HOUR).any() else None,
         clicks=np.array(
             sorted(
                 new_row[click.row]
@@ -80,7 +80,7 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
         aliases=np.flatnonzero(view.is_alias(instances)),
         posted=np.flatnonzero(view.posted(kept)),
         vote_clicks=_vote_clicks(view, instances),
-        hubs=None if view.bundle.hubs is None else view.penalties(kept),
+        hubs=view.penalties(kept) if view.bundle.has_hubs else None,
         label_details=_details(view, labels, new_row),
         version=view.version,
         log=log,
@@ -92,15 +92,13 @@ def snapshot(view: View, *, name: str, log: str) -> BundleContent:
 
 def _vote_clicks(view: View, instances: Rows) -> Floats | None:
     """Return for how many clicks a vote of weight 1 of the instances [n] stands; None: for one."""
-    clicks = np.ones(len(instances), np.float32)
-    origins, of_bundle = view.origins(instances), view.bundle.vote_clicks
-    if of_bundle is not None:
-        clicks[origins >= 0] = of_bundle[origins[origins >= 0]]
+    clicks, origins = np.ones(len(instances), np.float32), view.origins(instances)
+    clicks[origins >= 0] = view.bundle.vote_clicks[origins[origins >= 0]]
     place_of = {row: place for place, row in enumerate(instances.tolist())}
     for click in view.ownership.clicks.values():
         if click.row in place_of:
             clicks[place_of[click.row]] = click.scale
-    return None if (clicks == 1.0).all() else clicks
+    return clicks if (clicks != 1.0).any() else None
 
 
 def _novel(view: View, new_column: Indices) -> NovelFiles | None:

@@ -18,6 +18,7 @@ from itertools import chain
 import numpy as np
 
 from service.core.bundle.bundle import Bundle
+from service.core.files.arrays import is_constant
 from service.core.index.found_rows import (
     nearest,
     nearest_sharing,
@@ -36,8 +37,6 @@ from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_s
 from service.core.memory.decay import Decay
 from service.core.memory.label_table import LabelTable
 from service.core.memory.part import (
-    PLAIN_HOUR,
-    PLAIN_WEIGHT,
     BaseRows,
     RowPart,
     Votes,
@@ -49,7 +48,7 @@ from service.core.memory.rule_table import RuleTable
 from service.core.memory.shards import EVERYTHING, FoundRows, KeySearch, Scope, Shards
 from service.core.types import Bools, Doubles, Floats, Halves, Indices, RowKind, Rows
 
-TimedVotes = tuple[Indices, Rows, Floats | None, Indices | None]
+_NO_ROWS: Rows = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,9 +131,7 @@ class View:
     @property
     def has_hours(self) -> bool:
         """Whether a vote has, or had, a time from which it decays."""
-        return self.bundle.vote_hours is not None or any(
-            part.contents.hours is not None for part in self.parts
-        )
+        return self.base.has_hours or any(part.has_hours for part in self.parts)
 
     @property
     def has_rules(self) -> bool:
@@ -149,7 +146,7 @@ class View:
     def alive_rows_within(self, first: int, stop: int) -> Rows:
         """Return the rows without a tombstone in parts that lie within [first, stop)."""
         rows = [part.alive_rows() for part in self.parts_within(first, stop)]
-        return np.concatenate([np.zeros(0, np.int64), *rows])
+        return np.concatenate([_NO_ROWS, *rows])
 
     def parts_within(self, first: int, stop: int) -> list[RowPart]:
         """Return the parts that lie entirely within [first, stop)."""
@@ -273,7 +270,7 @@ class View:
                 else _looked_up(found, named)
             )
             similarities, rows = with_matches(similarities, rows, matches=matches, cosines=cosines)
-        if self.bundle.hubs is not None:
+        if self.bundle.has_hubs:
             similarities, rows = without_hubs(similarities, rows, self.penalties(rows))
         return FoundRows(similarities, rows, partial=found.partial)
 
@@ -314,7 +311,7 @@ class View:
         It is 0 for rows that were posted since the training.
         """
         subtracted = np.zeros(rows.shape, np.float16)
-        if self.bundle.hubs is not None:
+        if self.bundle.has_hubs:
             origins = self.origins(rows)
             of_base = origins >= 0
             subtracted[of_base] = self.bundle.hubs[origins[of_base]]
@@ -376,37 +373,36 @@ class View:
         own = ~self.is_instance(rows)
         return own | self.is_alias(rows) if self.has_aliases else own
 
-    def votes(self, rows: Rows) -> Votes:
+    def votes(self, rows: Rows) -> tuple[Indices, Rows]:
         """Return the columns [n] that `rows` [b] vote for, row after row, and each row's count [b].
 
         Votes for deleted labels are left out.
         """
-        columns, counts, _ = self.weighted_votes(rows)
-        return columns, counts
+        return self.timed_votes(rows)[:2]
 
     def weighted_votes(self, rows: Rows) -> WeightedVotes:
-        """Return what `votes` returns, and the weight of each vote [n], or None if all weigh 1.
+        """Return what `votes` returns, and the weight of each vote [n].
 
         Only votes of instances have weights; votes of labels weigh 1.
         """
-        columns, counts, weights, hours = self.timed_votes(rows)
-        return columns, counts, weights if self.decay is None else self.decay.of(weights, hours)
+        return self._weighted(self.timed_votes(rows))
 
-    def timed_votes(self, rows: Rows) -> TimedVotes:
-        """Return what `weighted_votes` returns without decay, and the hours of the votes [n].
+    def timed_votes(self, rows: Rows) -> Votes:
+        """Return what `weighted_votes` returns without decay, and the hours of the votes [n]."""
+        casting, votes = self._cast(rows)
+        if not self.labels.hides_votes:
+            return votes
+        kept = ~self.labels.is_deleted(votes.columns)
+        counts = np.bincount(casting[kept], minlength=len(rows))
+        return Votes(votes.columns[kept], counts, votes.weights[kept], votes.hours[kept])
 
-        The hours are None if no vote decays.
+    def learned_votes(self, rows: Rows) -> WeightedVotes:
+        """Return the votes of the rows among `rows` [b] that were learned since the bundle.
+
+        Returns the columns [n] that they vote for, row after row, the count of each such row, and
+        the weight of each vote [n]. Votes for deleted labels are included.
         """
-        found = list(self._votes_by_part(rows))
-        if not found:
-            return np.zeros(0, np.int32), np.zeros(len(rows), np.int64), None, None
-        key_of_vote, columns, weights, hours = _in_row_order(found)
-        if self.labels.hides_votes:
-            kept = ~self.labels.is_deleted(columns)
-            key_of_vote, columns = key_of_vote[kept], columns[kept]
-            weights = None if weights is None else weights[kept]
-            hours = None if hours is None else hours[kept]
-        return columns, np.bincount(key_of_vote, minlength=len(rows)), weights, hours
+        return self._weighted(self._cast(rows[rows >= self.base_rows])[1])
 
     def masses(self, rows: Rows) -> Doubles:
         """Return how much `rows` [b] weigh as texts: the clicks for which their votes stand.
@@ -414,17 +410,16 @@ class View:
         Rows weigh 1 if neither the data nor posted clicks have weights.
         """
         masses, clicks = np.ones(len(rows)), self.bundle.vote_clicks
-        for found in self._votes_by_part(rows):
-            if found.weights is None and clicks is None:
+        for part, places in self._by_part(rows):
+            votes = part.votes(rows[places])
+            if is_constant(clicks) and part.are_plain(votes):
                 continue
-            voted, count = np.repeat(found.places, found.counts), len(rows)
-            for_them = None if found.weights is None else np.maximum(found.weights, 0.0)
-            sums = np.bincount(voted, for_them, minlength=count)[found.places]
-            masses[found.places] = np.where(sums > 0.0, sums, 1.0)
-        if clicks is not None:
-            origins = self.origins(rows)
-            trained = (origins >= 0) & (origins < self.bundle.instances)
-            masses[trained] *= clicks[origins[trained]]
+            voted = np.repeat(np.arange(len(places)), votes.counts)
+            sums = np.bincount(voted, np.maximum(votes.weights, 0.0), minlength=len(places))
+            masses[places] = np.where(sums > 0.0, sums, 1.0)
+        origins = self.origins(rows)
+        trained = (origins >= 0) & (origins < self.bundle.instances)
+        masses[trained] *= clicks[origins[trained]]
         return masses
 
     def posted(self, rows: Rows) -> Bools:
@@ -439,27 +434,10 @@ class View:
         """
         origins = np.where(rows < self.base_rows, rows, -1)
         for part in self.parts:
-            if part.contents.origins is not None:
+            if part.posted is not None:
                 inside = (rows >= part.first) & (rows < part.stop)
                 origins[inside] = part.origins(rows[inside])
         return origins
-
-    def learned_votes(self, rows: Rows) -> WeightedVotes:
-        """Return the votes of the rows among `rows` [b] that were learned since the bundle.
-
-        Returns the columns [n] that they vote for, row after row, the count of each such row, and
-        the weight of each vote [n], or None if all weigh 1. Votes for deleted labels are included.
-        """
-        found = list(self._votes_by_part(rows[rows >= self.base_rows]))
-        if not found:
-            return np.zeros(0, np.int32), np.zeros(0, np.int64), None
-        [first, *others] = found
-        columns, counts, weights, hours = first.columns, first.counts, first.weights, first.hours
-        if others:
-            _, columns, weights, hours = _in_row_order(found)
-            places = np.concatenate([one.places for one in found])
-            counts = np.concatenate([one.counts for one in found])[np.argsort(places)]
-        return columns, counts, weights if self.decay is None else self.decay.of(weights, hours)
 
     def are_alive(self, rows: Rows) -> Bools:
         """Return which of `rows` [b] have no tombstone."""
@@ -498,14 +476,29 @@ class View:
             return self.base.text(row)
         return next(part for part in self.parts if row < part.stop).text(row)
 
-    def _votes_by_part(self, rows: Rows) -> Iterator[_Found]:
-        """Yield the votes of each part that holds some of `rows` [b]."""
-        for part, places in self._by_part(rows):
-            columns, counts = part.votes(rows[places])
-            weights, hours = part.vote_weights(rows[places]), part.vote_hours(rows[places])
-            yield _Found(
-                places=places, columns=columns, counts=counts, weights=weights, hours=hours
-            )
+    def _weighted(self, votes: Votes) -> WeightedVotes:
+        """Return votes with the weights that are left of them."""
+        columns, counts, weights, hours = votes
+        return columns, counts, weights if self.decay is None else self.decay.of(weights, hours)
+
+    def _cast(self, rows: Rows) -> tuple[Rows, Votes]:
+        """Return the votes of `rows` [b], also for deleted labels, and each vote's place in `rows`.
+
+        The places [n] ascend.
+        """
+        found = [(places, part.votes(rows[places])) for part, places in self._by_part(rows)]
+        if len(found) == 1:
+            [(places, votes)] = found
+            return np.repeat(places, votes.counts), votes
+        votes = joined([of_part for _, of_part in found])
+        casting = np.repeat(np.concatenate([_NO_ROWS, *(one for one, _ in found)]), votes.counts)
+        order = np.argsort(casting, kind="stable")
+        return casting[order], Votes(
+            votes.columns[order],
+            np.bincount(casting, minlength=len(rows)),
+            votes.weights[order],
+            votes.hours[order],
+        )
 
     def _by_part(self, rows: Rows) -> Iterator[tuple[BaseRows | RowPart, Rows]]:
         """Yield each part that holds some of `rows` [b], with their positions in `rows`."""
@@ -518,39 +511,6 @@ class View:
             places = np.flatnonzero((rows >= part.first) & (rows < part.stop))
             if len(places):
                 yield part, places
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Found:
-    """The votes of one part's rows: the rows' places [b] in the request, and their counts."""
-
-    places: Rows
-    columns: Indices  # [n]
-    counts: Rows
-    weights: Floats | None  # [n]; None: all weigh 1
-    hours: Indices | None  # [n]; None: none decays
-
-
-def _in_row_order(found: Sequence[_Found]) -> tuple[Rows, Indices, Floats | None, Indices | None]:
-    """Join the votes of several parts, in the order of the rows that cast them.
-
-    Returns for each vote the place of its row [n], ascending, the columns [n], the weights [n] or
-    None, and the hours [n] or None.
-    """
-    if len(found) == 1:
-        [one] = found
-        return np.repeat(one.places, one.counts), one.columns, one.weights, one.hours
-    row_of_vote = np.concatenate([np.repeat(one.places, one.counts) for one in found])
-    columns = np.concatenate([one.columns for one in found])
-    weights = joined([(one.weights, len(one.columns)) for one in found], PLAIN_WEIGHT)
-    hours = joined([(one.hours, len(one.columns)) for one in found], PLAIN_HOUR)
-    order = np.argsort(row_of_vote, kind="stable")
-    return (
-        row_of_vote[order],
-        columns[order],
-        None if weights is None else weights[order],
-        None if hours is None else hours[order],
-    )
 
 
 def _looked_up(found: FoundRows, named: Sequence[Rows]) -> Cosines:

@@ -79,7 +79,7 @@ def _of_own_row(view: View, searched: str, ranking: Ranking) -> Doubles:
     if not any(own):
         return np.zeros(len(ranking.columns))
     columns, _, weights = view.weighted_votes(rows[own])
-    voted = set((columns if weights is None else columns[weights > 0.0]).tolist())
+    voted = set(columns[weights > 0.0].tolist())
     if not voted:
         return np.zeros(len(ranking.columns))
     return np.array([1.0 if column in voted else -1.0 for column in ranking.columns])

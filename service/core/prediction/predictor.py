@@ -417,9 +417,8 @@ def _vote_for(view: View, rows: Rows, count: int) -> bool:
     if np.count_nonzero(~view.is_instance(rows)) >= count:  # each label has one such row
         return True
     columns, _, weights = view.weighted_votes(rows)
-    if weights is not None:  # a label with votes against it alone does not answer
-        columns = columns[weights > 0]
-    return len(np.unique(columns)) >= count
+    # A label with votes against it alone does not answer.
+    return len(np.unique(columns[weights > 0])) >= count
 
 
 def _fused(
@@ -465,14 +464,15 @@ def evidence(view: View, ranking: Ranking, match: Match) -> list[tuple[Evidence,
     labels, votes_per_key, vote_weights = view.weighted_votes(rows)
     key_of_vote = np.repeat(np.arange(len(rows)), votes_per_key)  # [v]
     weights = ranking.weights[by_weight][key_of_vote]  # [v]
-    if vote_weights is not None:
+    weighted = bool((vote_weights != 1.0).any())
+    if weighted:
         # Votes now weigh differently from their keys, so they are sorted again, heaviest first.
         weights = weights * vote_weights
         heaviest = np.argsort(-np.abs(weights), kind="stable")
         labels, key_of_vote, weights = labels[heaviest], key_of_vote[heaviest], weights[heaviest]
     votes, counts = first_votes(labels, columns=ranking.columns)  # [n], [k]
     keys, weights = key_of_vote[votes], weights[votes]  # [n]
-    equal = keys if vote_weights is None else np.arange(len(keys))  # equal ones share an Evidence
+    equal = np.arange(len(keys)) if weighted else keys  # equal ones share an Evidence
     _, first, place = np.unique(equal, return_index=True, return_inverse=True)
     keys = keys[first]
     subtracted = view.penalties(rows[keys])

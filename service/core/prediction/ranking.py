@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from service.core.bundle.bundle import Bundle
 from service.core.errors import NotCompiled
+from service.core.files.arrays import is_constant
 from service.core.memory.decay import Decay
 from service.core.memory.label_table import NO_BOOSTS, LabelTable
 from service.core.memory.shards import FoundRows
@@ -315,13 +316,16 @@ class Ranker:
 
     def _values(self, view: View) -> Values:
         bundle = view.bundle
-        decay, last = None if bundle.vote_hours is None else view.decay, self._last
+        decay, last = view.decay if view.base.has_hours else None, self._last
         if last is None or last[0] is not bundle or last[1] != decay:
             weights = bundle.vote_weights
             if decay is not None:
                 weights = decay.of(weights, bundle.vote_hours)
             values = Values(
-                indptr=bundle.indptr, indices=bundle.indices, weights=weights, labels=bundle.labels
+                indptr=bundle.indptr,
+                indices=bundle.indices,
+                weights=None if is_constant(weights) else weights,
+                labels=bundle.labels,
             )
             last = self._last = bundle, decay, values
         return last[2]
@@ -390,7 +394,7 @@ def _learned(view: View, rows: Rows) -> tuple[bytes | int | None, ...]:
         _bytes(kinds, np.bool_),
         len(rows),
         _bytes(columns, np.int32),
-        None if weights is None else _bytes(weights, np.float32),
+        _bytes(weights, np.float32),
         len(columns),
     )
 

@@ -40,7 +40,7 @@ from service.core.errors import (
     echoed,
 )
 from service.core.items.item_memory import ItemMemory
-from service.core.memory.decay import HOUR, NEVER, hour_of
+from service.core.memory.decay import HOUR, hour_of
 from service.core.memory.draft import Draft, vote_of
 from service.core.memory.label_table import LabelTable
 from service.core.memory.rule_table import RuleTable
@@ -445,7 +445,7 @@ def _with_time(instance: NewInstance, draft: Draft) -> NewInstance:
     if instance.at is not None:
         return instance
     votes, columns = draft.ownership.click(instance.query).votes, draft.columns(instance.labels)
-    known = {votes[column].hour for column in columns if column in votes} - {NEVER}
+    known = {votes[column].hour for column in columns if column in votes} - {times.NEVER}
     return replace(instance, at=HOUR * max(hour_of(times.now()), *known, 0))
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from export.__main__ import app as export
 from service.core.bundle.bundle import open_bundle
+from service.core.files.arrays import is_constant
 from tests.support.commands import Refused, status_of
 from training.__main__ import app as training
 
@@ -46,7 +47,7 @@ def test_a_bundle_votes_with_the_relevance_of_its_encoder(
         places = ("--encoder", encoder, "--data", data, "--out", tmp_path / name)
         assert status_of(export, "bundle", *places, *options) == 0
         weights = open_bundle(tmp_path / name).vote_weights
-        return None if weights is None else weights[:2].tolist()
+        return None if is_constant(weights) else weights[:2].tolist()
 
     assert votes("plain") == [1.5, 0.5]
     assert "relevance" not in capsys.readouterr().out

@@ -16,6 +16,7 @@ from scipy.sparse import csr_matrix
 
 from service.core.bundle.bundle import Bundle
 from service.core.errors import InvalidInput
+from service.core.files.arrays import is_constant
 from service.core.items.item_memory import ItemMemory
 from service.core.memory.view import View
 from service.core.types import Label
@@ -43,14 +44,13 @@ def rows_in_bundle(view: View) -> Split:
     order = np.argsort(origins[trained])
     rows, origins = rows[trained][order], origins[trained][order]
     columns, counts, weights = view.weighted_votes(rows)
-    ones = np.ones(len(columns), np.float32)
     place: dict[str, int] = {}
     row_of = [place.setdefault(bundle.instance_texts[row], len(place)) for row in origins.tolist()]
     positions = (np.repeat(np.array(row_of, np.int64), counts), columns)
     shape = (len(place), view.labels.columns)
-    labels_of = csr_matrix((ones if weights is None else weights, positions), shape=shape)
+    labels_of = csr_matrix((weights, positions), shape=shape)
     labels_of.sum_duplicates()
-    if weights is None:
+    if is_constant(bundle.vote_weights):
         labels_of.data[:] = 1.0
     return Split(
         instances=Texts.named_by_text(place),

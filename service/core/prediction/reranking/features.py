@@ -235,16 +235,14 @@ def sum_votes(
     votes_per_key: NDArray[np.int64],
     group_of_vote: NDArray[np.integer],
     groups: int,
-    vote_weights: Floats | None = None,
+    vote_weights: Floats,
 ) -> Doubles:
     """Sum the votes of each group, [groups].
 
-    A vote weighs as much as its key, times its entry in `vote_weights` [v] if given.
+    A vote weighs as much as its key, times its entry in `vote_weights` [v].
     `group_of_vote` [v] is the group of each vote. Equal input gives equal bits.
     """
-    votes = np.repeat(weights, votes_per_key)  # [v]
-    if vote_weights is not None:
-        votes = votes * vote_weights
+    votes = np.repeat(weights, votes_per_key) * vote_weights  # [v]
     return np.bincount(group_of_vote, weights=votes, minlength=groups).astype(np.float64)
 
 

@@ -59,9 +59,7 @@ def shares(view: View, query: str) -> dict[str, float]:
     rows = rows[view.is_instance(rows)]
     columns, _, weights = view.weighted_votes(rows)
     summed = Counter[str]()
-    for column, weight in zip(
-        columns.tolist(), np.ones(len(columns)) if weights is None else weights, strict=True
-    ):
+    for column, weight in zip(columns.tolist(), weights, strict=True):
         summed[view.labels.at(column).id] += float(weight)
     return {one: weight / summed.total() for one, weight in summed.items()}
 

@@ -40,7 +40,7 @@ def test_a_second_write_at_the_same_place_leaves_nothing_of_the_first() -> None:
         )
         for vector in vectors[:3]
     ]
-    written = NewRow(kind=RowKind.LABEL, text="again", votes=votes, vector=vectors[3], weights=None)
+    written = NewRow(kind=RowKind.LABEL, text="again", votes=votes, vector=vectors[3])
     empty = LiveRows.block(first=FIRST, capacity=9, dimension=DIMENSION)
     one = empty.append(instances[:1])
     dropped = one.append(instances[1:])
@@ -50,6 +50,6 @@ def test_a_second_write_at_the_same_place_leaves_nothing_of_the_first() -> None:
     number = np.array([FIRST + 1])
     assert again.texts(number) == ["again"]
     assert again.votes(number)[0].tolist() == votes.tolist()
-    assert again.vote_weights(number) is None
+    assert again.votes(number).weights.tolist() == [1.0] * len(votes)
     assert np.array_equal(again.vectors(number), [written.vector])
     assert dropped.stored_bytes > again.stored_bytes > one.stored_bytes

@@ -15,6 +15,7 @@ from rpds import HashTrieMap
 
 from service.core.bundle.label_details import LabelDetails
 from service.core.errors import NotCompiled
+from service.core.files.arrays import constant
 from service.core.memory.compaction import SegmentPlan
 from service.core.memory.label_table import LabelTable
 from service.core.memory.part import BaseRows, LiveRows, NewRow, RowPart, seal
@@ -28,12 +29,13 @@ from service.core.prediction.ranking import (
 )
 from service.core.prediction.reranking import text_overlap
 from service.core.text_identity import IdentityLookup
+from service.core.times import NEVER
 from service.core.types import Floats, PredictOptions, RowKind, Rows
 from tests.support.equations import ranked_by_equations
 from training.evaluation.prediction import order_by_id, predict
 
 TAU, RANKER = 0.07, Ranker()
-LearnedRow = tuple[RowKind, list[int], list[float] | None]  # kind, votes, weights of the votes
+LearnedRow = tuple[RowKind, list[int], list[float]]  # kind, votes, weights of the votes
 IDS = [f"label-{number}" for number in range(60, 0, -1)]  # in another order than the columns
 
 
@@ -52,8 +54,10 @@ def view_of(
         labels=labels,
         indptr=np.cumsum(counts),
         indices=np.array([column for votes in instances for column in votes], np.int32),
-        vote_weights=None if vote_weights is None else np.array(vote_weights, np.float32),
-        vote_hours=None,
+        vote_weights=constant(np.float32(1), sum(counts))
+        if vote_weights is None
+        else np.array(vote_weights, np.float32),
+        vote_hours=constant(np.int32(NEVER), sum(counts)),
     )
     ids: Any = IDS
     return View(
@@ -83,7 +87,7 @@ def live_rows(first: int, rows: list[LearnedRow]) -> LiveRows:
                 text="",
                 votes=np.array(votes, np.int32),
                 vector=vector,
-                weights=None if weights is None else np.array(weights, np.float32),
+                weights=weights,
             )
             for kind, votes, weights in rows
         ]
@@ -117,16 +121,16 @@ def test_two_keys_by_hand(vote_weights: list[float] | None, scores: list[float])
     assert found.scores == pytest.approx(scores)
 
 
-@pytest.mark.parametrize("vote_weights", [None, [3.0, 1.0]])
+@pytest.mark.parametrize("vote_weights", [[], [3.0, 1.0]])
 def test_rows_learned_since_the_bundle_vote_by_their_kind_and_weights(
-    vote_weights: list[float] | None,
+    vote_weights: list[float],
 ) -> None:
     clicked = (RowKind.INSTANCE, [5, 0], vote_weights)
-    learned = live_rows(3, [(RowKind.LABEL, [4], None), clicked])
+    learned = live_rows(3, [(RowKind.LABEL, [4], []), clicked])
     view = view_of([[0]], labels=2, parts=(learned,))
     rows, similarities = np.array([4, 3, 0, 1]), np.zeros(4, np.float32)
     found = ranked(view, rows, similarities, PredictOptions(memorization=0.25))
-    first = 1.0 if vote_weights is None else vote_weights[0]
+    [first, _] = vote_weights or [1.0, 1.0]
     assert dict(zip(found.columns, found.scores, strict=True)) == pytest.approx(
         {0: 0.0625 + 0.0625 + 0.1875, 5: first * 0.0625, 4: 0.1875}
     )
@@ -173,7 +177,7 @@ def views(draw: st.DrawFn) -> View:
     learned = st.lists(
         st.tuples(
             st.sampled_from(RowKind), votes, st.booleans() if weighted else st.just(False)
-        ).map(lambda row: (*row[:2], drawn.random(len(row[1])).tolist() if row[2] else None)),
+        ).map(lambda row: (*row[:2], drawn.random(len(row[1])).tolist() if row[2] else [])),
         max_size=20,
     )
     first, parts = len(instances) + labels, []

@@ -27,10 +27,11 @@ class Labels:
     def is_instance(self, rows: Rows) -> np.ndarray:
         return rows < 3
 
-    def weighted_votes(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, None]:
+    def weighted_votes(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         voted = [self.votes[row] for row in rows.tolist()]
         columns = np.array([column for one in voted for column in one], np.int32)
-        return columns, np.array([len(one) for one in voted], np.int64), None
+        counts = np.array([len(one) for one in voted], np.int64)
+        return columns, counts, np.ones(len(columns), np.float32)
 
     def keys_of(self, columns: Rows) -> Halves:
         return np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], np.float16)[columns]
