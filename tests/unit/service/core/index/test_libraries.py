@@ -21,7 +21,7 @@ ROWS = 60
 VECTORS = unit_rows(ROWS, seed=1)
 PACKAGES = {"faiss": "faiss-cpu", "hnswlib": "hnswlib"}
 PARAMETERS = {"m": 8, "ef_construction": 80, "ef": 80}
-BUILDS = 7
+BUILDS = 5
 BUILDING = """
 import os
 import sys
@@ -61,13 +61,13 @@ def segment(library: str, path: Path) -> Segment:
 
 
 def test_a_built_graph_leaves_memory_once_it_is_written(library: str, tmp_path: Path) -> None:
-    vectors = unit_rows(10_000, 256)
+    vectors = unit_rows(5_000, 512)
     np.save(tmp_path / "vectors.npy", vectors)
     # A process of its own: other tests leave gaps in the heap, into which a build may not fit.
     command = [sys.executable, "-c", BUILDING, library, str(tmp_path), str(BUILDS)]
     ended = subprocess.run(command, check=True, capture_output=True, text=True)
     _, _, settled, *_, last = map(float, ended.stdout.split())  # the heap grows in two builds
-    assert last - settled < vectors.nbytes / 1e6  # of the four graphs since, none stayed
+    assert last - settled < vectors.nbytes / 4e6  # of the two graphs since, none stayed
 
 
 @pytest.mark.parametrize("count", [10, ROWS + 3])
@@ -168,14 +168,14 @@ def test_a_filter_finds_rows_that_a_walk_would_not_reach(library: str, tmp_path:
 def test_threads_and_runs_do_not_change_a_byte(library: str, tmp_path: Path, rows: int) -> None:
     vectors, parameters = unit_rows(rows, seed=5), IndexParameters(library=library, **PARAMETERS)
     files = []
-    for run, threads in enumerate([1, 2, 1, 2]):
+    for run, threads in enumerate([1, 2, 2]):
         faiss.omp_set_num_threads(threads)
         try:
             built(vectors, tmp_path / f"{run}.index", parameters)
         finally:
             faiss.omp_set_num_threads(1)
         files.append((tmp_path / f"{run}.index").read_bytes())
-    assert files == files[:1] * 4
+    assert files == files[:1] * 3
 
 
 @pytest.mark.parametrize("name", ["faiss", "faiss-sq4"])
