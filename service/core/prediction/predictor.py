@@ -206,7 +206,8 @@ class Predictor:
         Raises what `places_of` raises, and `NotInBundle` if the options name items but `view` has
         no item memory.
         """
-        narrowed, others = dict[int, Query](), list[list[Query]]()
+        narrowed: dict[int, Query] = {}
+        others: list[list[Query]] = []
         for place, of_query in enumerate(readings):
             read = [Query.read(view, reading, watch) for reading in of_query]
             if len(read) == 1 and read[0].is_filtered and not options.explain:
@@ -232,8 +233,10 @@ class Predictor:
         fused, items = _fused(view, encoded, options, watch)
         with watch.stage("retrieve"):
             found = retrieved(view, texts, fused, options, depth=options.depth)
-            queries = searched_queries(every, fused, found, items)
-            return list(self._best_readings(queries, map(len, read), options))
+            queries = list(searched_queries(every, fused, found, items))
+            if len(queries) > len(read):
+                queries = list(self._best_readings(iter(queries), map(len, read), options))
+            return queries
 
     def _best_readings(
         self, queries: Iterator[Query], counts: Iterable[int], options: PredictOptions
@@ -265,7 +268,8 @@ class Predictor:
 
     def stages_of(self, options: PredictOptions) -> Stages:
         """Return the stages of a request, in order."""
-        scoring, choosing = list[Stage](), list[Stage]()
+        scoring: list[Stage] = []
+        choosing: list[Stage] = []
         if options.match:
             scoring.append(OfTypes(options.match))
         if self._reranker and options.candidates:
@@ -286,9 +290,10 @@ class Predictor:
         options: PredictOptions,
     ) -> Ranked:
         """Return the ranking of a query on which rules act."""
-        top_k, without = options.top_k, tuple[int, ...]()
+        top_k = options.top_k
+        without: Sequence[int] = ()
         if options.explain:
-            without = tuple(ranked(votes, stages.all, query, top_k).columns)
+            without = ranked(votes, stages.all, query, top_k).columns
         if query.is_filtered:
             query = self._narrowed(query, options)
         steering = self._steerings.of(query.view, query.rules)
@@ -347,7 +352,8 @@ def keywords(query: Query, ranking: Ranking, options: PredictOptions) -> tuple[K
     if options.explain:
         kind = voting_kind(options.memorization)
         explanations = evidence(view, ranking, view.matches(text, kind, options.words))
-    typed, found = TypedQuery(text), list[Keyword]()
+    typed = TypedQuery(text)
+    found: list[Keyword] = []
     all_votes: Iterable[float | None] = ranking.votes or repeat(None)
     confidences: Iterable[float | None] = ranking.confidences or repeat(None)
     boosts: Iterable[float] = ranking.boosts or repeat(1.0)

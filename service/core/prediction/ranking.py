@@ -484,13 +484,9 @@ def searched_queries(
         if len(rows) and rows[-1] < 0:  # missing rows (-1) are at the end
             count = np.count_nonzero(rows >= 0)
             similarities, rows = similarities[:count], rows[:count]
-        yield query._replace(
-            vector=vector,
-            similarities=similarities,
-            rows=rows,
-            items=attended,
-            partial=found.partial,
-        )
+        # This takes a third of the time of `_replace`.
+        as_read = query.view, query.reading, query.rules, query.watch, query.narrowed
+        yield Query(*as_read, vector, similarities, rows, attended, found.partial)
 
 
 AStage = TypeVar("AStage", bound="Stage")
