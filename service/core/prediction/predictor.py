@@ -199,12 +199,12 @@ class Predictor:
         options: PredictOptions,
         watch: Stopwatch,
     ) -> Sequence[Query]:
-        """Fuse queries [B] with items, retrieve the keys that may vote, and choose each's reading.
+        """Fuse queries [B] with items, find the keys that may vote, and choose the reading of each.
 
-        `vectors` has those of all texts. A query with one reading is searched among the labels
-        alone that filters of rules leave, unless the answer without rules is to be explained.
-        Raises what `places_of` raises, and `NotInBundle` if the options name items but `view` has
-        no item memory.
+        `vectors` holds the vectors of all texts. A query with one reading is searched only among
+        the labels that filters of rules leave. With `explain` it is searched among all first, to
+        show the answer without rules. Raises what `places_of` raises, and `NotInBundle` if the
+        options name items but `view` has no item memory.
         """
         narrowed: dict[int, Query] = {}
         others: list[list[Query]] = []
@@ -309,7 +309,7 @@ class Predictor:
         """Read and search a query among the labels that the filters of its rules leave.
 
         So it is answered as with the same filters in the request. As it is then read, further rules
-        may act, and others no longer. It gets all that acted.
+        may act, and others no longer. All that acted on one of its readings are its rules then.
         """
         view, asked, watch = query.view, query.reading.query, query.watch
         filtering: dict[str, Rule] = {}

@@ -440,7 +440,7 @@ class Stopwatch:
 
 
 class Query(NamedTuple):
-    """One query as it was read, and then its vector [d] and what was found for it in `view`.
+    """One query as it was read. A search adds its vector [d] and what it finds in `view`.
 
     The `similarities` [b] of its keys, the `rows` [b], are descending. They are `partial` if a
     shard of the memory has not answered. `items` are those that the vector attended to, if the
