@@ -199,14 +199,15 @@ class Predictor:
         options: PredictOptions,
         watch: Stopwatch,
     ) -> Sequence[Query]:
-        """Fuse queries [B] with items, retrieve the keys that may vote, and choose each's reading.
+        """Fuse queries [B] with items, find the keys that may vote, and choose the reading of each.
 
-        `vectors` has those of all texts. A query with one reading is searched among the labels
-        alone that filters of rules leave, unless the answer without rules is to be explained.
-        Raises what `places_of` raises, and `NotInBundle` if the options name items but `view` has
-        no item memory.
+        `vectors` holds the vectors of all texts. A query with one reading is searched only among
+        the labels that filters of rules leave. With `explain` it is searched among all first, to
+        show the answer without rules. Raises what `places_of` raises, and `NotInBundle` if the
+        options name items but `view` has no item memory.
         """
-        narrowed, others = dict[int, Query](), list[list[Query]]()
+        narrowed: dict[int, Query] = {}
+        others: list[list[Query]] = []
         for place, of_query in enumerate(readings):
             read = [Query.read(view, reading, watch) for reading in of_query]
             if len(read) == 1 and read[0].is_filtered and not options.explain:
@@ -232,8 +233,10 @@ class Predictor:
         fused, items = _fused(view, encoded, options, watch)
         with watch.stage("retrieve"):
             found = retrieved(view, texts, fused, options, depth=options.depth)
-            queries = searched_queries(every, fused, found, items)
-            return list(self._best_readings(queries, map(len, read), options))
+            queries = list(searched_queries(every, fused, found, items))
+            if len(queries) > len(read):
+                queries = list(self._best_readings(iter(queries), map(len, read), options))
+            return queries
 
     def _best_readings(
         self, queries: Iterator[Query], counts: Iterable[int], options: PredictOptions
@@ -265,7 +268,8 @@ class Predictor:
 
     def stages_of(self, options: PredictOptions) -> Stages:
         """Return the stages of a request, in order."""
-        scoring, choosing = list[Stage](), list[Stage]()
+        scoring: list[Stage] = []
+        choosing: list[Stage] = []
         if options.match:
             scoring.append(OfTypes(options.match))
         if self._reranker and options.candidates:
@@ -286,9 +290,10 @@ class Predictor:
         options: PredictOptions,
     ) -> Ranked:
         """Return the ranking of a query on which rules act."""
-        top_k, without = options.top_k, tuple[int, ...]()
+        top_k = options.top_k
+        without: Sequence[int] = ()
         if options.explain:
-            without = tuple(ranked(votes, stages.all, query, top_k).columns)
+            without = ranked(votes, stages.all, query, top_k).columns
         if query.is_filtered:
             query = self._narrowed(query, options)
         steering = self._steerings.of(query.view, query.rules)
@@ -304,7 +309,7 @@ class Predictor:
         """Read and search a query among the labels that the filters of its rules leave.
 
         So it is answered as with the same filters in the request. As it is then read, further rules
-        may act, and others no longer. It gets all that acted.
+        may act, and others no longer. All that acted on one of its readings are its rules then.
         """
         view, asked, watch = query.view, query.reading.query, query.watch
         filtering: dict[str, Rule] = {}
@@ -347,7 +352,8 @@ def keywords(query: Query, ranking: Ranking, options: PredictOptions) -> tuple[K
     if options.explain:
         kind = voting_kind(options.memorization)
         explanations = evidence(view, ranking, view.matches(text, kind, options.words))
-    typed, found = TypedQuery(text), list[Keyword]()
+    typed = TypedQuery(text)
+    found: list[Keyword] = []
     all_votes: Iterable[float | None] = ranking.votes or repeat(None)
     confidences: Iterable[float | None] = ranking.confidences or repeat(None)
     boosts: Iterable[float] = ranking.boosts or repeat(1.0)

@@ -444,7 +444,7 @@ class Stopwatch:
 
 
 class Query(NamedTuple):
-    """One query as it was read, and then its vector [d] and what was found for it in `view`.
+    """One query as it was read. A search adds its vector [d] and what it finds in `view`.
 
     The `similarities` [b] of its keys, the `rows` [b], are descending. They are `partial` if a
     shard of the memory has not answered. `items` are those that the vector attended to, if the
@@ -488,13 +488,9 @@ def searched_queries(
         if len(rows) and rows[-1] < 0:  # missing rows (-1) are at the end
             count = np.count_nonzero(rows >= 0)
             similarities, rows = similarities[:count], rows[:count]
-        yield query._replace(
-            vector=vector,
-            similarities=similarities,
-            rows=rows,
-            items=attended,
-            partial=found.partial,
-        )
+        # This takes a third of the time of `_replace`.
+        as_read = query.view, query.reading, query.rules, query.watch, query.narrowed
+        yield Query(*as_read, vector, similarities, rows, attended, found.partial)
 
 
 AStage = TypeVar("AStage", bound="Stage")

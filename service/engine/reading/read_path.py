@@ -292,20 +292,19 @@ def _search(
     view, request = tasks[0].view, tasks[0].request
     readings = [of_query for _, of_task in group for of_query in of_task]
     searched = request.loaded.predictor.searched(view, readings, vectors, request.options, watch)
-    results: list[Results | KeymatchError] = []
+    outcomes: list[Outcome] = []
+    answered: list[tuple[QueryTask, Results]] = []
     with watch.stage("score"):
         start = 0
         for task in tasks:
             own = searched[start : (start := start + len(task))]
-            results.append(_results(task, own, telemetry))
+            try:
+                answered.append((task, _results(task, own, telemetry)))
+            except KeymatchError as error:  # it has expired, or its answer would be too large
+                outcomes.append(partial(task.request.fail, error))
     telemetry.observe_stages(watch.seconds)
     telemetry.corrected_queries.inc(sum(bool(query.reading.corrections) for query in searched))
-    outcomes: list[Outcome] = []
-    for task, result in zip(tasks, results, strict=True):
-        if isinstance(result, KeymatchError):
-            outcomes.append(partial(task.request.fail, result))
-            continue
-        predictions, serialized = result
+    for task, (predictions, serialized) in answered:
         part = Answer(
             version=view.version,
             predictions=predictions,
@@ -317,18 +316,16 @@ def _search(
     return outcomes
 
 
-def _results(
-    task: QueryTask, searched: Sequence[Query], telemetry: Telemetry
-) -> Results | KeymatchError:
-    """Score a task unless it has expired; serialize the results if its request asks for that."""
+def _results(task: QueryTask, searched: Sequence[Query], telemetry: Telemetry) -> Results:
+    """Score a task; serialize the results if its request asks for that.
+
+    Raises the error of `useless` if nobody needs them any more, or what `serialize` raises.
+    """
     request, predictor = task.request, task.request.loaded.predictor
     if error := request.useless(monotonic()):
-        return error
-    try:
-        predictions = predictor.predictions(searched, request.options)
-        telemetry.unanswered_queries.inc(sum(not one.keywords for one in predictions))
-        if request.serialize is None:
-            return predictions, ()
-        return (), tuple(map(request.serialize, predictions))
-    except KeymatchError as refusal:  # the answer would be too large
-        return refusal
+        raise error
+    predictions = predictor.predictions(searched, request.options)
+    telemetry.unanswered_queries.inc(sum(not one.keywords for one in predictions))
+    if request.serialize is None:
+        return predictions, ()
+    return (), tuple(map(request.serialize, predictions))

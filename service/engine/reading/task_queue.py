@@ -81,7 +81,7 @@ def query_cost(options: PredictOptions, *, characters: float = 0.0, rules: int =
 
 
 class Client:
-    """The sender of a request: one that stays, or the HTTP server's connection in its place."""
+    """The sender of a request, who stays. The HTTP server passes its connection instead."""
 
     left = False  # whether the connection is closed
     on_leave: Callable[[], None] | None = None  # called in the event loop when it is closed

@@ -3,22 +3,30 @@
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
+from service.bulk.answering import results
+from service.bulk.query_file import FileQuery
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.changes import DeleteItem, PutItem
 from service.core.encoding.encoder import encode
 from service.core.index.frozen_segment import FrozenSegment
 from service.core.index.libraries import IndexParameters
 from service.core.items.item_memory import ItemMemory
+from service.core.label_filter import parse
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.prediction.predictor import Predictor
+from service.core.rules import Rule
 from service.core.types import Floats, NewItem, PredictOptions, Role
-from tests.support.changes import ENCODER, click, put_item, seal_items
+from service.engine.loaded_bundle import LoadedBundle
+from service.http.responses import result_answer
+from tests.support.changes import ENCODER, click, put_item, put_rule, seal_items
 from tests.support.histories.items import ItemHistories
 from tests.support.histories.memory import run_histories
 from tests.support.tiny.bundles import make_bundle
@@ -105,6 +113,21 @@ def test_evidence_names_predicted_items_by_similarity_or_given_ones_in_their_ord
     given = explained(view, ("water", "FOOTWEAR", "water"))
     assert [(item.id, item.given) for item in given] == [("water", True), ("feet", True)]
     assert explained(view, ()) == ()
+
+
+def test_a_row_of_a_file_attends_to_its_items_under_a_filter_of_a_rule(bundle: Bundle) -> None:
+    memory = KnowledgeMemory(bundle)
+    no_price = parse({"none": [{"field": "price", "exists": True}]}, at="filter", most=9)
+    memory.apply([put_rule(1, Rule(id="r", filter=no_price))])
+    predictor = Predictor(ENCODER, tau=0.1, only=memory.only)
+    loaded = cast(LoadedBundle, SimpleNamespace(memory=memory, predictor=predictor))
+    rows = [FileQuery(text=QUERY, items=items) for items in (None, ("water",), ("feet",))]
+    found = results(loaded, rows, PredictOptions(explain=True), now=0)
+    for row in rows:
+        options = PredictOptions(explain=True, items=row.items)
+        [prediction] = predictor.predict(memory.view, [QUERY], options).predictions
+        assert found[row] == result_answer(prediction, explain=True)
+    assert [one["id"] for one in found[rows[1]]["items"]] == ["water"]
 
 
 def test_histories(bundle: Bundle) -> None:
