@@ -9,15 +9,12 @@ from typing import Annotated, Any, NotRequired
 import orjson
 from pydantic import Field
 
-# Before Python 3.12 pydantic does not accept `typing.TypedDict`.
-from typing_extensions import TypedDict
-
 from service.core.errors import AnswerTooLarge, DeadlineExceeded
 from service.core.label_filter import json_bytes, parse
 from service.core.options import OPTIONS, PredictOptions
 from service.core.prediction.answers import ResultAnswer, result_answer
 from service.core.prediction.predictor import EVIDENCE_ROWS
-from service.core.types import Answer, Prediction, doc
+from service.core.types import Answer, Prediction, TypedDict, doc
 from service.engine.reading.task_queue import QueryRequest
 from service.http.bodies import StrictModel, Text, at_most, up_to, with_fields
 from service.http.endpoint import Call, JsonAnswer, Routes, Version, route
