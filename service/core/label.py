@@ -15,14 +15,20 @@ from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Gt, Le
-from pydantic import AllowInfNan
+from pydantic import AfterValidator, AllowInfNan
 
 from service.core import times
 from service.core.label_filter import Metadata, as_metadata, list_items, metadata_bytes
 
 LARGEST_WEIGHT = 1_000  # a click of this weight outvotes hundreds of equally similar queries
 SMALLEST_WEIGHT = float(np.finfo(np.float32).tiny)  # a smaller one would become 0 in the values
-Weight = Annotated[float, Gt(0), Le(LARGEST_WEIGHT), AllowInfNan(False)]
+Weight = Annotated[
+    float,
+    Gt(0),
+    Le(LARGEST_WEIGHT),
+    AllowInfNan(False),
+    AfterValidator(lambda weight: max(weight, SMALLEST_WEIGHT)),
+]
 UNCHANGED = ""  # a date that a merge leaves as it is; null removes it
 Sizes = Mapping[str, tuple[str, Callable[[Any], int]]]
 
@@ -170,7 +176,6 @@ class LabelFacts:
         kind=Weight,
         answer=float,
         sparse=True,
-        read=lambda boost: max(boost, SMALLEST_WEIGHT),
     )
 
 

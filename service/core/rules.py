@@ -28,7 +28,7 @@ other label stands at the next position that is free.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, get_args
@@ -131,28 +131,34 @@ class Rule:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-def from_document(document: Mapping[str, Any]) -> Rule:
-    """Return the rule that `Rule.document` wrote.
+def from_document(
+    document: Mapping[str, Any], *, read_filter: Callable[[Any, str], LabelFilter] | None = None
+) -> Rule:
+    """Return the rule that `Rule.document` wrote; `read_filter` gets a filter and its path.
 
     Raises `KeyError`, `TypeError` or `ValueError` for anything else.
     """
     when, then = document.get("when") or {}, document.get("then") or {}
-    boost = then.get("boost")
+    boost, read = then.get("boost"), read_filter or _stored_filter
     if when and when["match"] not in get_args(RuleMatch):
         raise ValueError(f"{when['match']!r} is no way to match a query")
+
+    def filter_in(place: Mapping[str, Any], path: str) -> LabelFilter | None:
+        return None if place.get("filter") is None else read(place["filter"], path)
+
     return Rule(
         id=document["id"],
         query=when["query"] if when else None,
         match=when["match"] if when else None,
-        filter=_filter(document.get("filter")),
-        hide=tuple(then.get("hide", ())),
-        pins=tuple(Pin(id=pin["id"], position=pin["position"]) for pin in then.get("pin", ())),
+        filter=filter_in(document, "filter"),
+        hide=tuple(dict.fromkeys(then.get("hide") or ())),
+        pins=tuple(Pin(id=pin["id"], position=pin["position"]) for pin in then.get("pin") or ()),
         boost=None
         if boost is None
         else Boost(
             factor=float(boost["factor"]),
-            labels=tuple(boost.get("labels", ())),
-            filter=_filter(boost.get("filter")),
+            labels=tuple(dict.fromkeys(boost.get("labels") or ())),
+            filter=filter_in(boost, "then.boost.filter"),
         ),
         starts_at=times.stored(document.get("starts_at")),
         expires_at=times.stored(document.get("expires_at")),
@@ -170,10 +176,8 @@ def tenant_of(document: Mapping[str, Any]) -> Tenant | None:
         raise ValueError(str(error)) from error
 
 
-def _filter(document: Mapping[str, Any] | None) -> LabelFilter | None:
-    if document is None:
-        return None
+def _stored_filter(document: Any, path: str) -> LabelFilter:
     try:
-        return parse(document, at="filter", most=sys.maxsize)
+        return parse(document, at=path, most=sys.maxsize)
     except InvalidInput as error:
         raise ValueError(str(error)) from error

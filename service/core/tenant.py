@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from service.core.errors import InvalidInput, echoed
@@ -19,11 +20,13 @@ if TYPE_CHECKING:  # it needs numpy, and the help of commands does without
     from service.core.label_filter import Metadata
 
 NAMESPACE_END = "::"
+_REMEMBERED = 1_024  # namespaces: a label that a tenant posts needs its own several times
 _ESCAPED = str.maketrans({"\\": "\\\\", ":": "\\:"})
 _OWNER = re.compile(r"((?:[^\\:]|\\.)*)::", re.DOTALL)  # an escaped name at the start of another
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
+@lru_cache(_REMEMBERED)
 def namespace(*owners: str) -> str:
     r"""Return the beginning of all names that belong to some owners, such as `acme::sku-7`.
 

@@ -24,7 +24,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import count
 from typing import NamedTuple, Protocol
 
@@ -37,6 +37,7 @@ MOST_TEXT_CHARACTERS = 2_048  # of a query, or a label's text, alias or id
 MOST_CHARACTERS = 216  # of an identity, which takes at most 2,592 bytes in a URL's path
 MOST_ID_CHARACTERS = 256  # of a generated id: an identity, and a number that `free_id` may add
 _DIGEST_CHARACTERS = 32
+_REMEMBERED = 1_024  # texts: a posted one is identified by the request, its plan and the table
 # Default_Ignorable_Code_Point of Unicode's DerivedCoreProperties.txt, the same from 14.0 to 17.0:
 # those that never count, and those that emoji need.
 _TAG, _LAST_TAG = "\U000e0020-\U000e007e", "\U000e007f"
@@ -61,6 +62,7 @@ _MARKS_OF_CLASS_0 = "\u0f73\u0f75\u0f81\uff9e\uff9f"  # normalizing turns these 
 _FIRST_PLANE, _PLANES_WITH_MARKS = 0x10000, 0x20000  # the code points below these
 
 
+@lru_cache(_REMEMBERED)
 def identity(text: str) -> str:
     """Return the identity of `text`: what all spellings of one keyword have in common.
 
@@ -172,7 +174,8 @@ class IdentityLookup:
     @cached_property
     def _table(self) -> tuple[Rows, Indices]:
         """Return the hashes of the identities, ascending, and the places of their texts."""
-        hashes = np.fromiter((hash(identity(text)) for text in self._texts), np.int64)
+        made = identity.__wrapped__  # no text comes twice
+        hashes = np.fromiter((hash(made(text)) for text in self._texts), np.int64)
         order = np.argsort(hashes, kind="stable").astype(np.int32)
         return hashes[order], order
 

@@ -73,10 +73,10 @@ def now() -> int:
     return time_ns() // 1_000
 
 
-def start_of(text: str | None) -> int | None:
+def read(text: str) -> int:
     """Return a date of a request in microseconds; raises `ValueError`, which says its form."""
     try:
-        return None if text is None else parse(text)
+        return parse(text)
     except ValueError as error:
         raise ValueError(
             "must be a date and time with a zone (RFC 3339) of the years 1 to 9999, such as"
@@ -84,9 +84,14 @@ def start_of(text: str | None) -> int | None:
         ) from error
 
 
-def end_of(expires_at: str | None) -> int | None:
+def start_of(text: str | None) -> int | None:
+    """Return a date of a request in microseconds, None for none."""
+    return read(text) if text else None
+
+
+def end_of(text: str | None) -> int | None:
     """Return `expires_at` of a request in microseconds; raises `DatePassed`."""
-    end = start_of(expires_at)
+    end = start_of(text)
     if end is not None and end <= now():
         raise DatePassed("has passed; delete what nobody may find", field="expires_at")
     return end
@@ -94,14 +99,14 @@ def end_of(expires_at: str | None) -> int | None:
 
 def _date(text: str) -> str:
     """Refuse a text that is no date and time with a zone."""
-    start_of(text)
+    read(text)
     return text
 
 
 def _end(text: str, info: ValidationInfo) -> str:
     """Refuse what `_date` refuses, and a date that is not after the start."""
-    end, start = start_of(text), start_of(info.data.get("starts_at") or None)
-    if end is not None and start is not None and end <= start:
+    end, start = read(text), start_of(info.data.get("starts_at"))
+    if start is not None and end <= start:
         raise ValueError("must be after `starts_at`")
     return text
 

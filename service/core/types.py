@@ -15,6 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+# Before Python 3.12 pydantic does not accept `typing.TypedDict`.
+from typing_extensions import TypedDict as TypedDict
+
 from service.core.label import Label as Label
 from service.core.label import NewLabel as NewLabel
 from service.core.label_filter import Metadata

@@ -321,21 +321,17 @@ class Sites:
 
     def refusal(self, scope: Scope) -> KeymatchError | None:
         """Return why the request is refused, or None if it is accepted."""
-        host = origin = None
-        for name, value in scope["headers"]:
-            if name == b"host":
-                if host is not None:
-                    return MalformedHttp("the request has two Host headers: send one")
-                if not self._accepts(value):
-                    return UnknownHost("this service has another name; see its setting 'hosts'")
-                host = value
-            elif name == b"origin":
-                origin = value.lower()
-        if host is None and scope["http_version"] == "1.1":
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        origins = {value.lower() for name, value in scope["headers"] if name == b"origin"}
+        if len(hosts) > 1:
+            return MalformedHttp("the request has two Host headers: send one")
+        if not hosts and scope["http_version"] == "1.1":
             return MalformedHttp("the request has no Host header, which HTTP/1.1 asks for")
-        if origin is None or scope["method"] in SAFE_METHODS or origin in self._origins:
-            return None
-        if host is not None and origin.partition(b"://")[2] == host.lower():
+        if not all(map(self._accepts, hosts)):
+            return UnknownHost("this service has another name; see its setting 'hosts'")
+        own = {host.lower() for host in hosts}
+        foreign = [one for one in origins - self._origins if one.partition(b"://")[2] not in own]
+        if scope["method"] in SAFE_METHODS or not foreign:
             return None
         return ForeignOrigin(
             "a page of another site may not use this service; see its setting 'origins'"

@@ -11,10 +11,7 @@ from typing import Annotated, Any, NotRequired, cast
 from pydantic import Field
 from starlette.responses import Response
 
-# Before Python 3.12 pydantic does not accept `typing.TypedDict`.
-from typing_extensions import TypedDict
-
-from service.core.types import ScoreKind, doc
+from service.core.types import ScoreKind, TypedDict, doc
 from service.engine.engine import State
 from service.http.bodies import BundleName, BundlePlace, StrictModel
 from service.http.endpoint import Call, Routes, Version, VersionAnswer, route
@@ -190,7 +187,7 @@ class AdminRoutes(Routes):
         answer: ReloadAnswer = {"bundle": name, "version": version}
         return answer if was == now else {**answer, "score_kind": now, "score_kind_before": was}
 
-    @route("GET /health/live", scope=None, refusals=(503,))
+    @route("GET /health/live", scope="", refusals=(503,))
     async def live(self, _call: Call[None]) -> LiveAnswer | Response:
         """Whether the process works; 503: restart it."""
         if self.engine.broken():
@@ -198,7 +195,7 @@ class AdminRoutes(Routes):
             return problem_response(problem(503, "Broken", detail))
         return {"status": "live"}
 
-    @route("GET /health/ready", scope=None, refusals=(503,))
+    @route("GET /health/ready", scope="", refusals=(503,))
     async def ready(self, _call: Call[None]) -> ReadyAnswer | Response:
         """Whether queries are answered; 503: send none."""
         if not self.engine.ready():

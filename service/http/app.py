@@ -81,7 +81,7 @@ def build_app(
         engine=engine,
         limits=settings.limits,
         telemetry=telemetry,
-        metrics_scope="metrics" if settings.server.metrics_need_key else None,
+        metrics_scope="metrics" if settings.server.metrics_need_key else "",
         side_thread=side_thread,
         leaving=leaving,
         draining=draining,

@@ -27,6 +27,7 @@ from pydantic import (
 
 from service.core.errors import InvalidInput, echoed
 from service.core.label_filter import GROUPS
+from service.core.page_cursor import PageCursor
 from service.core.text_identity import MOST_ID_CHARACTERS, identity, readable
 from service.settings import Limits
 
@@ -199,3 +200,13 @@ class Page(StrictModel):
     limit: Annotated[int, up_to("page")] = Field(
         100, ge=1, description="The most entries on the page."
     )
+
+    @property
+    def cursor(self) -> PageCursor:
+        """Where the page begins; raises `InvalidInput`."""
+        return PageCursor.parse(self.after, field="after")
+
+
+def next_page(shown: Sequence[Any], listed: Sequence[Any]) -> str | None:
+    """Return `after` of the next page, or None if all that was `listed` is `shown`."""
+    return str(PageCursor.behind(shown[-1].id)) if len(listed) > len(shown) else None

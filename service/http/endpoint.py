@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -30,17 +30,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-# Before Python 3.12 pydantic does not accept `typing.TypedDict`.
-from typing_extensions import TypedDict
-
-from service.core.errors import Forbidden, InvalidInput, KeymatchError
+from service.core.changes import DeleteItem, DeleteLabel, DeleteRule
+from service.core.errors import DatePassed, Forbidden, InvalidInput, KeymatchError
 from service.core.tenant import Tenant
-from service.core.types import doc
+from service.core.types import TypedDict, doc
 from service.engine.engine import Engine
-from service.engine.writing.operations import RequestKey
+from service.engine.writing.operations import DeleteOne, Refuse, RequestKey, Written
 from service.http import problems
 from service.http.access import ANYONE, Access, Sites
-from service.http.bodies import StrictModel, limited
+from service.http.bodies import StrictModel, limited, read_each
 from service.http.bounded_model import BoundedModel
 from service.http.request_body import (
     JSON,
@@ -76,6 +74,7 @@ PIECE_BYTES = 131_072  # of an answer that are passed to the server at once
 DECLARED = "declared"  # the attribute of a handler that `route` sets
 
 Input = TypeVar("Input", bound=BaseModel | None)
+Entry = TypeVar("Entry")
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 
 
@@ -188,7 +187,7 @@ class Endpoint(Generic[Input]):
     summary: str
     handler: Callable[[Call[Input]], Awaitable[Any]]
     description: str = ""  # details beyond the summary
-    scope: str | None = None  # that the API key must have; None: no key is needed
+    scope: str  # that the API key must have; empty: no key is needed
     for_tenants: bool = True  # whether an API key of a tenant may use the route
     body: type[Input] | None = None
     body_required: bool = True  # False: an empty body means {}
@@ -226,7 +225,7 @@ class Endpoint(Generic[Input]):
     def problem_statuses(self) -> list[int]:
         """All statuses with which the route may refuse a request, ascending."""
         statuses = set(self.refusals)
-        if self.scope is not None:
+        if self.scope:
             statuses |= {401, 403}
         if self.scope in ("read", "write", "admin"):  # routes that use the engine
             statuses |= {503}
@@ -305,7 +304,7 @@ class EndpointRoute(Route):
     async def _answer(self, scope: Scope, receive: Receive, received: float, hold: Hold) -> ASGIApp:
         """Return the answer to a request that arrived at `received`."""
         endpoint, key = self._endpoint, ANYONE
-        if endpoint.scope is not None:
+        if endpoint.scope:
             key = self._access.check(header(scope, b"authorization"), endpoint.scope)
             if key.tenant is not None and not endpoint.for_tenants:
                 raise Forbidden("a tenant cannot use this route")
@@ -380,7 +379,7 @@ class Routes:
     engine: Engine
     limits: Limits
     telemetry: Telemetry
-    metrics_scope: str | None  # that an API key must have for /metrics; None: no key is needed
+    metrics_scope: str  # that an API key must have for /metrics; empty: no key is needed
     side_thread: SideThread
     leaving: Callable[[], bool]  # returns whether load balancers are to send no more requests
     draining: Callable[[], bool]  # returns whether the process ends
@@ -389,42 +388,56 @@ class Routes:
         """Yield the declared routes, under the configured limits."""
         for name, handler in vars(type(self)).items():
             if hasattr(handler, DECLARED):
-                yield self._endpoint(getattr(self, name), **getattr(handler, DECLARED))
+                yield self._endpoint(getattr(self, name), dict(getattr(handler, DECLARED)))
 
     def _endpoint(
-        self,
-        handler: Callable[[Call[Any]], Awaitable[Any]],
-        *,
-        route: str,
-        scope: str | None = "",
-        stream: Callable[..., ASGIApp] | None = None,
-        line: type[StrictModel] | None = None,
-        **declared: Any,
+        self, handler: Callable[[Call[Any]], Awaitable[Any]], declared: dict[str, Any]
     ) -> Endpoint[Any]:
         """Return a route. Its documentation is the handler's, and its types the signature's."""
         summary, _, description = (handler.__doc__ or "").partition("\n\n")
         called, answer = get_type_hints(handler, include_extras=True).values()
         answers = [one for one in get_args(answer) or [answer] if not _is_response(one)]
         [model] = get_args(called)
-        given: dict[str, Any] = {} if model is NoneType else {"body": limited(model, self.limits)}
-        if given and route.startswith("GET"):
-            given = {"query": given["body"]}
-        if stream is not None and line is not None:
-            given |= {"stream": partial(stream, self), "line": limited(line, self.limits)}
-        if scope == "":
-            scope = "read" if route.startswith("GET") else "write"
-        elif scope == "metrics":
-            scope = self.metrics_scope
+        if model is not NoneType:
+            read = "query" if declared["route"].startswith("GET") else "body"
+            declared[read] = limited(model, self.limits)
+        if "stream" in declared:
+            declared["stream"] = partial(declared["stream"], self)
+            declared["line"] = limited(declared["line"], self.limits)
+        if declared["scope"] == "metrics":
+            declared["scope"] = self.metrics_scope
         return Endpoint(
-            route=route,
             summary=summary.removesuffix("."),
             description=" ".join(description.split()),
             handler=handler,
-            scope=scope,
             answer=answers[0] if answers else None,
-            **given,
             **declared,
         )
+
+    async def write_each(
+        self,
+        call: Call[Any],
+        name: str,
+        read: Callable[[Any], Entry],
+        write: Callable[[Sequence[Entry]], Awaitable[Written]],
+    ) -> Written:
+        """Read each entry of the list `name` of a body, and write all or none."""
+        try:
+            # In a thread for a large body: its labels may have many queries.
+            entries = await self.side_thread.run_if(
+                call.hold.size, read_each, name, getattr(call.input, name), read
+            )
+        except DatePassed as error:
+            return await self.engine.write(Refuse(error=error), request=call.idempotency)
+        return await write(entries)
+
+    async def delete(
+        self, call: Call[None], change: type[DeleteLabel | DeleteItem | DeleteRule]
+    ) -> VersionAnswer:
+        """Delete the label, item or rule that the path names."""
+        operation = DeleteOne(change=change, id=call.path_id, tenant=call.tenant)
+        written = await self.engine.write(operation, request=call.idempotency)
+        return {"version": written.version}
 
 
 def _is_response(kind: Any) -> bool:
@@ -439,8 +452,10 @@ def route(method_and_path: str, **declared: Any) -> Callable[[Handler], Handler]
     given, a GET needs `read` and all others `write`.
     """
 
+    scope = "read" if method_and_path.startswith("GET") else "write"
+
     def declare(handler: Handler) -> Handler:
-        setattr(handler, DECLARED, {"route": method_and_path, **declared})
+        setattr(handler, DECLARED, {"route": method_and_path, "scope": scope, **declared})
         return handler
 
     return declare

@@ -11,13 +11,10 @@ from typing import Annotated, ClassVar, Literal, NotRequired, Self
 from annotated_types import MaxLen
 from pydantic import AfterValidator, Field, model_validator
 
-# Before Python 3.12 pydantic does not accept `typing.TypedDict`.
-from typing_extensions import TypedDict
-
 from service.core import times
-from service.core.label import SMALLEST_WEIGHT, Weight
+from service.core.label import Weight
 from service.core.memory.decay import can_be_now
-from service.core.types import NewInstance, doc
+from service.core.types import NewInstance, TypedDict, doc
 from service.engine.writing.operations import PostInstances, UnlearnInstances, Written
 from service.http.bodies import KnownId, StrictModel, Text, at_most
 from service.http.endpoint import Call, Routes, VersionAnswer, route
@@ -27,8 +24,8 @@ LARGEST_COUNT = 1e9  # clicks in one instance
 
 def _past(text: str) -> str:
     """Refuse what is no date, and a time that a click cannot have."""
-    at = times.start_of(text)
-    if at is not None and not can_be_now(at / times.SECOND, now=times.now() / times.SECOND):
+    at = times.read(text)
+    if not can_be_now(at / times.SECOND, now=times.now() / times.SECOND):
         raise ValueError("must be a time since 1970 that has passed")
     return text
 
@@ -78,11 +75,10 @@ class InstanceBody(StrictModel):
 
     def to_instance(self) -> NewInstance:
         """Return the instance, without repeated labels; a negative one has a weight below 0."""
-        weight = max(self.weight, SMALLEST_WEIGHT)
         return NewInstance(
             query=self.query,
             labels=tuple(dict.fromkeys(self.labels)),
-            weight=-weight if self.negative else weight,
+            weight=-self.weight if self.negative else self.weight,
             at=times.start_of(self.at),
             clicks=self.clicks,
         )
@@ -182,7 +178,7 @@ class InstanceRoutes(Routes):
         """Learn which labels queries were clicked for."""
         written, left_out = await self._write_instances(call, PostInstances)
         answer: InstancesAnswer = {"version": written.version, "accepted": written.accepted}
-        if left_out is not None:
+        if call.input.unknown == "skip":
             answer["left_out"] = left_out
         return answer
 
@@ -198,7 +194,7 @@ class InstanceRoutes(Routes):
         unlearn = partial(UnlearnInstances, trained=call.input.trained)
         written, left_out = await self._write_instances(call, unlearn)
         answer: UnlearnAnswer = {"version": written.version, "unlearned": written.accepted}
-        if left_out is not None:
+        if call.input.unknown == "skip":
             answer["left_out"] = left_out
         return answer
 
@@ -206,15 +202,13 @@ class InstanceRoutes(Routes):
         self,
         call: Call[InstancesRequest] | Call[UnlearnRequest],
         operation: Callable[..., PostInstances | UnlearnInstances],
-    ) -> tuple[Written, list[LeftOutAnswer] | None]:
-        """Return what was written, and the unknown labels if the request skips them."""
+    ) -> tuple[Written, list[LeftOutAnswer]]:
+        """Return what was written, and the unknown labels that were skipped."""
         # In a thread for a large body: its instances may have many labels.
         instances = await self.side_thread.run_if(
             call.hold.size, lambda: tuple(body.to_instance() for body in call.input.instances)
         )
         skip = call.input.unknown == "skip"
-        written = await self.engine.write(
-            operation(items=instances, skip_unknown=skip, tenant=call.tenant),
-            request=call.idempotency,
-        )
-        return written, left_out_answer(written, instances) if skip else None
+        write = operation(items=instances, skip_unknown=skip, tenant=call.tenant)
+        written = await self.engine.write(write, request=call.idempotency)
+        return written, left_out_answer(written, instances)

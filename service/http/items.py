@@ -7,17 +7,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-# Before Python 3.12 pydantic does not accept `typing.TypedDict`.
-from typing_extensions import TypedDict
-
 from service.core.changes import DeleteItem
 from service.core.errors import NotInBundle, UnknownItem, echoed
 from service.core.items.item_memory import ItemMemory
 from service.core.memory.view import View
-from service.core.page_cursor import PageCursor
-from service.core.types import NewItem, doc
-from service.engine.writing.operations import DeleteOne, PostItems
-from service.http.bodies import DEFAULT_ID, Page, StrictModel, Text, distinct
+from service.core.types import NewItem, TypedDict, doc
+from service.engine.writing.operations import PostItems
+from service.http.bodies import DEFAULT_ID, Page, StrictModel, Text, distinct, next_page
 from service.http.endpoint import Call, Routes, Version, VersionAnswer, route
 
 _ITEM_PATH = "/items/{item_id:label_id}"
@@ -89,14 +85,14 @@ class ItemRoutes(Routes):
     async def list_items(self, call: Call[Page]) -> ItemPage:
         """List all items."""
         page, view = call.input, self.engine.view
-        memory, after = _items_of(view), PageCursor.parse(page.after, field="after")
+        memory = _items_of(view)
         # In a thread, because it sorts all ids.
-        items = await asyncio.to_thread(memory.page, after=after, size=page.limit + 1)
+        items = await asyncio.to_thread(memory.page, after=page.cursor, size=page.limit + 1)
         shown = items[: page.limit]
         return {
             "version": view.version,
             "items": [{"id": item.id, "text": item.text} for item in shown],
-            "next": str(PageCursor.behind(shown[-1].id)) if len(items) > len(shown) else None,
+            "next": next_page(shown, items),
         }
 
     @route(f"GET {_ITEM_PATH}", for_tenants=False)
@@ -111,10 +107,7 @@ class ItemRoutes(Routes):
     @route(f"DELETE {_ITEM_PATH}", for_tenants=False)
     async def delete_item(self, call: Call[None]) -> VersionAnswer:
         """Delete one item."""
-        written = await self.engine.write(
-            DeleteOne(change=DeleteItem, id=call.path_id), request=call.idempotency
-        )
-        return {"version": written.version}
+        return await self.delete(call, DeleteItem)
 
 
 def _items_of(view: View) -> ItemMemory:

@@ -20,9 +20,6 @@ import orjson
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-# Before Python 3.12 pydantic does not accept `typing.TypedDict`.
-from typing_extensions import TypedDict
-
 from service.core.errors import (
     BodyTooLarge,
     KeymatchError,
@@ -32,7 +29,7 @@ from service.core.errors import (
     RefusedLabels,
 )
 from service.core.prediction.answers import Similarity
-from service.core.types import NewLabel, doc
+from service.core.types import NewLabel, TypedDict, doc
 from service.engine.writing.label_merge import LabelMerge
 from service.engine.writing.operations import Written, WrittenLabel
 from service.http import problems

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from itertools import accumulate
@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NotRequired, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, Field, WithJsonSchema
-
-# Before Python 3.12 pydantic does not accept `typing.TypedDict`.
-from typing_extensions import TypedDict
 
 from service.core.changes import DeleteLabel
 from service.core.errors import DatePassed, InvalidInput, NotReady, Overloaded, RefusedLabels
@@ -30,14 +27,12 @@ from service.core.label_filter import (
 from service.core.memory.decay import PLAIN
 from service.core.memory.row_ownership import NEWEST_QUERIES
 from service.core.memory.view import View
-from service.core.page_cursor import PageCursor
 from service.core.prediction.answers import Novel
 from service.core.tenant import Tenant
 from service.core.text_identity import distinct_aliases, uncontrolled
-from service.core.types import Label, NewLabel, doc
+from service.core.types import Label, NewLabel, TypedDict, doc
 from service.engine.writing.label_merge import LabelMerge
 from service.engine.writing.operations import (
-    DeleteOne,
     PostLabels,
     Refuse,
     RequestKey,
@@ -54,7 +49,7 @@ from service.http.bodies import (
     at_most,
     distinct,
     limited,
-    read_each,
+    next_page,
     with_fields,
 )
 from service.http.bounded_model import BoundedModel
@@ -144,6 +139,8 @@ def _label_fields(*, merged: bool) -> Iterator[tuple[str, Any, Any]]:
 
 
 LATER = frozenset(one.name for one in LABEL_FIELDS if one.sparse)
+_POSTED = {one.name: one.in_body for one in LABEL_FIELDS}  # by default
+_UNCHANGED = {one.name: one.unchanged for one in LABEL_FIELDS}
 
 
 @with_fields(_label_fields(merged=False))
@@ -160,7 +157,7 @@ class LabelBody(StrictModel):
 
         Raises `InvalidInput` for metadata of another tenant, and `DatePassed`.
         """
-        given = _given(self, {one.name: one.in_body for one in LABEL_FIELDS})
+        given = _given(self, _POSTED)
         if tenant is not None:
             metadata = given.get("metadata", {})
             require_own(metadata, tenant)
@@ -205,7 +202,7 @@ class LabelMergeBody(StrictModel):
 
     def to_merge(self, label_id: str, tenant: Tenant | None) -> LabelMerge:
         """Return the changes to the label with this id; raises as `LabelBody.to_label`."""
-        given = _given(self, {one.name: one.unchanged for one in LABEL_FIELDS})
+        given = _given(self, _UNCHANGED)
         if tenant is not None:
             require_own(given.get("metadata", {}), tenant)
         return LabelMerge(id=label_id, text=self.text, given=given)
@@ -427,7 +424,7 @@ class LabelRoutes(Routes):
             operation = PostLabels(items=tuple(labels), tenant=tenant)
             return await self.engine.write(operation, request=call.idempotency)
 
-        written = await self._written(call, lambda body: body.to_label(tenant), write)
+        written = await self.write_each(call, "labels", lambda body: body.to_label(tenant), write)
         return _labels_answer(written, tenant)
 
     @route("GET /labels")
@@ -437,7 +434,7 @@ class LabelRoutes(Routes):
         wanted = None
         if page.filter is not None:
             wanted = parse_json(page.filter, at="filter", most=self.limits.filter_values)
-        after = PageCursor.parse(page.after, field="after")
+        after = page.cursor
 
         def listed() -> tuple[View, list[Label]]:
             memory = self.engine.loaded.memory
@@ -451,7 +448,7 @@ class LabelRoutes(Routes):
         answer: LabelPage = {
             "version": view.version,
             "labels": [label_answer(label) for label in shown],
-            "next": str(PageCursor.behind(shown[-1].id)) if len(labels) > len(shown) else None,
+            "next": next_page(shown, labels),
         }
         if view.filter_warnings:
             answer["warnings"] = filter_warnings(view.filter_warnings)
@@ -473,24 +470,10 @@ class LabelRoutes(Routes):
         """
         tenant = call.tenant
         merge = partial(self._merge, tenant, request=call.idempotency)
-        written = await self._written(call, lambda body: body.to_merge(body.id, tenant), merge)
+        written = await self.write_each(
+            call, "labels", lambda body: body.to_merge(body.id, tenant), merge
+        )
         return _labels_answer(written, tenant)
-
-    async def _written(
-        self,
-        call: Call[LabelsRequest] | Call[LabelChanges],
-        read: Callable[[Any], Entry],
-        write: Callable[[Sequence[Entry]], Awaitable[Written]],
-    ) -> Written:
-        """Read each label or change of a body, and write all."""
-        try:
-            # In a thread for a large body: its labels may have many queries.
-            entries = await self.side_thread.run_if(
-                call.hold.size, read_each, "labels", call.input.labels, read
-            )
-        except DatePassed as error:
-            return await self.engine.write(Refuse(error=error), request=call.idempotency)
-        return await write(entries)
 
     async def _merge(
         self,
@@ -523,11 +506,7 @@ class LabelRoutes(Routes):
     @route(f"DELETE {_LABEL_PATH}")
     async def delete_label(self, call: Call[None]) -> VersionAnswer:
         """Delete one label."""
-        written = await self.engine.write(
-            DeleteOne(change=DeleteLabel, id=call.path_id, tenant=call.tenant),
-            request=call.idempotency,
-        )
-        return {"version": written.version}
+        return await self.delete(call, DeleteLabel)
 
 
 def _labels_answer(written: Written, tenant: Tenant | None) -> LabelsAnswer:

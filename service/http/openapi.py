@@ -91,7 +91,7 @@ def _operation(
         "operationId": f"{name}_{method.lower()}",
     }
     description = [endpoint.description] if endpoint.description else []
-    if endpoint.scope is not None:
+    if endpoint.scope:
         description.append(
             f"Needs an API key or token with the scope `{endpoint.scope}` where the service has API"
             " keys or verifies tokens."

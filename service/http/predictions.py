@@ -9,15 +9,12 @@ from typing import Annotated, Any, NotRequired
 import orjson
 from pydantic import Field
 
-# Before Python 3.12 pydantic does not accept `typing.TypedDict`.
-from typing_extensions import TypedDict
-
 from service.core.errors import AnswerTooLarge, DeadlineExceeded
 from service.core.label_filter import json_bytes, parse
 from service.core.options import OPTIONS, PredictOptions
 from service.core.prediction.answers import ResultAnswer, result_answer
 from service.core.prediction.predictor import EVIDENCE_ROWS
-from service.core.types import Answer, Prediction, doc
+from service.core.types import Answer, Prediction, TypedDict, doc
 from service.engine.reading.task_queue import QueryRequest
 from service.http.bodies import StrictModel, Text, at_most, up_to, with_fields
 from service.http.endpoint import Call, JsonAnswer, Routes, Version, route
@@ -25,7 +22,7 @@ from service.http.endpoint import Call, JsonAnswer, Routes, Version, route
 KEYWORD_BYTES = 70  # of a keyword, in addition to its texts
 EVIDENCE_BYTES = 90  # of a row of evidence, in addition to its text
 FUSED_ITEM_BYTES = 80  # of a fused item, in addition to its id and text
-# The most keywords, evidence and items for which the event loop builds the answer, in 1 ms.
+# The most keywords, evidence and items of an answer that is not reserved in advance.
 FEW_ROWS = 1_000
 
 
@@ -76,44 +73,15 @@ class PredictAnswer(TypedDict):
     ]
 
 
-def predict_answer(answer: Answer, *, bundle: str, explain: bool) -> PredictAnswer:
-    """Return the answer of POST /predict."""
-    document: PredictAnswer = {
-        "bundle": bundle,
-        "version": answer.version,
-        "results": [
-            result_answer(prediction, explain=explain) for prediction in answer.predictions
-        ],
-        "timing_ms": _timing(answer.seconds),
-    }
-    if answer.filter_warnings:
-        document["warnings"] = filter_warnings(answer.filter_warnings)
-    return document
-
-
 def filter_warnings(sentences: Iterable[str]) -> list[str]:
     """Return the `warnings` of an answer: sentences of a view about its filter."""
     return [f"filter: {sentence}" for sentence in sentences]
 
 
-def require_answer_fits(answer: Answer, *, explain: bool, limit: int) -> None:
-    """Raise `AnswerTooLarge` if an answer is estimated to exceed `limit` bytes."""
-    _require_fits(sum(_size(prediction, explain) for prediction in answer.predictions), limit)
-
-
-def _require_fits(size: int, limit: int) -> None:
-    if size > limit:
-        raise AnswerTooLarge(
-            f"the answer would have at least {size} bytes, and {limit} are allowed; ask for fewer"
-            " keywords, for fewer queries, or without `explain`",
-            field="top_k",
-        )
-
-
 class SerializedResults:
-    """Serializes a large answer's results, query by query, in the answering threads.
+    """Serializes an answer's results, query by query, in the answering threads.
 
-    Kept as objects, they would all be freed at once and block all other answers meanwhile.
+    The objects of a large answer would all be freed at once and block all other answers meanwhile.
     """
 
     def __init__(self, *, explain: bool, limit: int) -> None:
@@ -125,12 +93,18 @@ class SerializedResults:
         """Return a query's result as JSON. Raises `AnswerTooLarge` before building too much."""
         with self._lock:
             self._size += _size(prediction, self._explain)
-            _require_fits(self._size, self._limit)
+            size = self._size
+        if size > self._limit:
+            raise AnswerTooLarge(
+                f"the answer would have at least {size} bytes, and {self._limit} are allowed; ask"
+                " for fewer keywords, for fewer queries, or without `explain`",
+                field="top_k",
+            )
         return orjson.dumps(result_answer(prediction, explain=self._explain))
 
 
-def large_predict_answer(answer: Answer, *, bundle: str) -> JsonAnswer:
-    """Return the answer of POST /predict, made from serialized results."""
+def predict_answer(answer: Answer, *, bundle: str) -> JsonAnswer:
+    """Return the answer of POST /predict, which has a `PredictAnswer`."""
     parts = [b'{"bundle":%b,"version":%d,"results":[' % (orjson.dumps(bundle), answer.version)]
     for number, result in enumerate(answer.serialized):
         parts += [b"," if number else b"", result]
@@ -179,15 +153,11 @@ class PredictRoutes(Routes):
         request = await self._request(call)
         options, limit = request.options, self.limits.answer_bytes
         rows = len(request.queries) * self._rows_of_query(options)
-        if rows > FEW_ROWS:  # such an answer is reserved in advance and serialized by the threads
+        if rows > FEW_ROWS:
             call.hold.add(min(rows * KEYWORD_BYTES, limit))
-            request.serialize = SerializedResults(explain=options.explain, limit=limit)
-            bundle, answer = await self._answer(call, request)
-            return large_predict_answer(answer, bundle=bundle)
+        request.serialize = SerializedResults(explain=options.explain, limit=limit)
         bundle, answer = await self._answer(call, request)
-        if options.explain:  # without explanations, so few rows are never too large
-            require_answer_fits(answer, explain=True, limit=limit)
-        return predict_answer(answer, bundle=bundle, explain=options.explain)
+        return predict_answer(answer, bundle=bundle)
 
     def _rows_of_query(self, options: PredictOptions) -> int:
         """Return the most keywords of a query's result, plus evidence and items if `explain`."""

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Annotated, NotRequired
 import orjson
 from starlette.responses import Response
 
-# Before Python 3.12 pydantic does not accept `typing.TypedDict`.
-from typing_extensions import TypedDict
-
 from service.core import errors
 from service.core.errors import KeymatchError, Overloaded
-from service.core.types import doc
+from service.core.types import TypedDict, doc
 
 if TYPE_CHECKING:  # commands without a server import no metrics
     from service.telemetry import Telemetry

@@ -5,25 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, NotRequired, Self, cast
 
 from pydantic import AfterValidator, Field, model_validator
 
-# Before Python 3.12 pydantic does not accept `typing.TypedDict`.
-from typing_extensions import TypedDict
-
 from service.core import times
 from service.core.changes import DeleteRule
-from service.core.errors import DatePassed, echoed
-from service.core.label import SMALLEST_WEIGHT, Weight
-from service.core.label_filter import LabelFilter, parse
+from service.core.errors import echoed
+from service.core.label import Weight
+from service.core.label_filter import parse
 from service.core.lexical.words import TypedQuery
-from service.core.page_cursor import PageCursor
-from service.core.rules import Boost, Pin, Rule, RuleMatch
+from service.core.rules import Rule, RuleMatch, from_document
 from service.core.tenant import Tenant
-from service.core.types import doc
-from service.engine.writing.operations import DeleteOne, Operation, PostRules, Refuse
+from service.core.types import TypedDict, doc
+from service.engine.writing.operations import PostRules, Written
 from service.http.bodies import (
     FilterGroup,
     KnownId,
@@ -32,7 +29,7 @@ from service.http.bodies import (
     Text,
     at_most,
     distinct,
-    read_each,
+    next_page,
     up_to,
 )
 from service.http.endpoint import Call, Routes, Version, VersionAnswer, route
@@ -137,29 +134,12 @@ class RuleBody(StrictModel):
         Raises `InvalidInput` for a wrong filter, and `DatePassed`. A filter has at most `most`
         conditions and values.
         """
-        hide, pins, boost = self._consequences()
-
-        def parsed(document: dict[str, Any] | None, path: str) -> LabelFilter | None:
-            return None if document is None else parse(document, at=path, most=most)
-
-        return Rule(
-            id=self.id,
-            query=None if self.when is None else self.when.query,
-            match=None if self.when is None else self.when.match,
-            filter=parsed(self.filter, "filter"),
-            hide=tuple(dict.fromkeys(hide)),
-            pins=tuple(Pin(id=pin.id, position=pin.position) for pin in pins),
-            boost=None
-            if boost is None
-            else Boost(
-                factor=max(boost.factor, SMALLEST_WEIGHT),
-                labels=tuple(dict.fromkeys(boost.labels or ())),
-                filter=parsed(boost.filter, "then.boost.filter"),
-            ),
-            starts_at=times.start_of(self.starts_at),
-            expires_at=times.end_of(self.expires_at),
-            tenant=tenant,
+        rule = from_document(
+            self.model_dump(exclude={"starts_at", "expires_at"}),
+            read_filter=lambda document, path: parse(document, at=path, most=most),
         )
+        start, end = times.start_of(self.starts_at), times.end_of(self.expires_at)
+        return replace(rule, starts_at=start, expires_at=end, tenant=tenant)
 
     def _consequences(self) -> tuple[list[str], list[PinBody], BoostBody | None]:
         """Return what the rule hides, pins and boosts."""
@@ -227,16 +207,13 @@ class RuleRoutes(Routes):
         multiply. Of two pins at one position, that of the more specific rule comes first (`exact`,
         `phrase`, `contains`, none; then by id).
         """
-        operation: Operation
-        try:
-            read = partial(RuleBody.to_rule, most=self.limits.filter_values, tenant=call.tenant)
-            rules = await self.side_thread.run_if(
-                call.hold.size, read_each, "rules", call.input.rules, read
-            )
+        read = partial(RuleBody.to_rule, most=self.limits.filter_values, tenant=call.tenant)
+
+        async def write(rules: Sequence[Rule]) -> Written:
             operation = PostRules(rules=tuple(rules), tenant=call.tenant)
-        except DatePassed as error:
-            operation = Refuse(error=error)
-        written = await self.engine.write(operation, request=call.idempotency)
+            return await self.engine.write(operation, request=call.idempotency)
+
+        written = await self.write_each(call, "rules", read, write)
         return {
             "version": written.version,
             "rules": [{"id": rule.id, "status": rule.status} for rule in written.labels],
@@ -247,14 +224,13 @@ class RuleRoutes(Routes):
         """List all rules."""
         page, view = call.input, self.engine.view
         own = view.rules.of(call.tenant)
-        after = PageCursor.parse(page.after, field="after")
         # In a thread, because the first page after a write sorts all ids.
-        rules = await asyncio.to_thread(own.page, after=after, size=page.limit + 1)
+        rules = await asyncio.to_thread(own.page, after=page.cursor, size=page.limit + 1)
         shown = rules[: page.limit]
         return {
             "version": view.version,
             "rules": [rule_answer(rule) for rule in shown],
-            "next": str(PageCursor.behind(shown[-1].id)) if len(rules) > len(shown) else None,
+            "next": next_page(shown, rules),
         }
 
     @route(f"GET {_RULE_PATH}")
@@ -265,11 +241,7 @@ class RuleRoutes(Routes):
     @route(f"DELETE {_RULE_PATH}")
     async def delete_rule(self, call: Call[None]) -> VersionAnswer:
         """Delete one rule."""
-        written = await self.engine.write(
-            DeleteOne(change=DeleteRule, id=call.path_id, tenant=call.tenant),
-            request=call.idempotency,
-        )
-        return {"version": written.version}
+        return await self.delete(call, DeleteRule)
 
 
 def rule_answer(rule: Rule) -> RuleAnswer:

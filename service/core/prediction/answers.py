@@ -11,9 +11,6 @@ from typing import Annotated, NotRequired
 
 import numpy as np
 
-# Before Python 3.12 pydantic does not accept `typing.TypedDict`.
-from typing_extensions import TypedDict
-
 from service.core.types import (
     Evidence,
     Keyword,
@@ -21,6 +18,7 @@ from service.core.types import (
     Prediction,
     Reading,
     ScoreKind,
+    TypedDict,
     doc,
 )
 

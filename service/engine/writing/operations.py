@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import astuple, dataclass, field, replace
-from functools import cached_property
-from itertools import compress, islice
+from itertools import islice
 from time import monotonic
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from service.core import times
 from service.core.changes import (
@@ -167,22 +166,24 @@ class Commit:
         self.changes.append(change)
 
 
-class Operation(Protocol):
-    """One request's write; applied as a whole, or not at all if `plan` raises."""
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One request's write; applied as a whole, or not at all if `plan` raises.
 
-    @property
-    def items(self) -> Sequence[Posted]:
-        """The labels, instances or items that are written; `to_encode` says which are encoded."""
-        ...
+    `items` are the labels, instances or items that are written; `to_encode` says which are encoded.
+    The ids are those of the `tenant`, or stored ones without a tenant.
+    """
 
-    @property
-    def tenant(self) -> Tenant | None:
-        """The tenant whose ids the operation names; None for a client without one."""
-        ...
+    items: Sequence[Posted] = ()
+    tenant: Tenant | None = None
+
+    def to_encode(self, table: LabelTable) -> Sequence[Posted]:
+        """Return the items whose texts must be encoded, judging by `table`."""
+        return changed(self.items, table, self.tenant)
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Add changes to the commit. `encoded_items` match `items`; None is not encoded yet."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,11 +231,10 @@ class WriteJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PostLabels:
+class PostLabels(Operation):
     """Create or replace labels, in order; those of a tenant have its value in their metadata."""
 
     items: tuple[NewLabel, ...]
-    tenant: Tenant | None = None
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Add the labels that the memory does not hold as posted; raises `MemoryFull`.
@@ -270,7 +270,7 @@ def is_same(known: NewLabel, posted: NewLabel) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MergeLabels:
+class MergeLabels(Operation):
     """Merge into a tenant's labels, in order, all or none.
 
     A merge that gives texts is written as a whole label, like a posted one; any other is written as
@@ -282,7 +282,6 @@ class MergeLabels:
     merges: tuple[LabelMerge, ...]
     expected: tuple[NewLabel | None, ...]
     limits: Limits
-    tenant: Tenant | None = None
 
     @classmethod
     def of(
@@ -301,21 +300,19 @@ class MergeLabels:
                 expected.append(states.merged(merge))
             except InvalidInput:  # `plan` raises it, unless the request was answered before
                 expected.append(None)
-        return cls(merges=tuple(merges), expected=tuple(expected), limits=limits, tenant=tenant)
+        return cls(
+            merges=tuple(merges),
+            expected=tuple(expected),
+            items=tuple(label for label in expected if label is not None),
+            limits=limits,
+            tenant=tenant,
+        )
 
-    @cached_property
-    def items(self) -> Sequence[Posted]:
-        """The merged labels that can be expected."""
-        return tuple(label for label in self.expected if label is not None)
-
-    @property
-    def to_encode(self) -> Sequence[NewLabel]:
-        """The merged labels whose merges give texts."""
-        return [
-            label
-            for merge, label in zip(self.merges, self.expected, strict=True)
-            if label is not None and merge.changes_texts
-        ]
+    def to_encode(self, table: LabelTable) -> Sequence[Posted]:
+        """Return the merged labels whose merges give texts, but for known ones."""
+        pairs = zip(self.merges, self.expected, strict=True)
+        whole = [label for merge, label in pairs if label is not None and merge.changes_texts]
+        return changed(whole, table, self.tenant)
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Add the merged labels that change something.
@@ -399,7 +396,7 @@ class LabelChanged(KeymatchError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PostInstances:
+class PostInstances(Operation):
     """Add queries with the labels that they were clicked for, or rejected.
 
     An unknown label refuses the whole request, or is left out if `skip_unknown`.
@@ -407,7 +404,13 @@ class PostInstances:
 
     items: tuple[NewInstance, ...]
     skip_unknown: bool = False
-    tenant: Tenant | None = None
+
+    def to_encode(self, table: LabelTable) -> Sequence[Posted]:
+        """Return the instances that are not left out as a whole."""
+        if not self.skip_unknown:
+            return self.items
+        known = table.of(self.tenant).column
+        return [one for one in self.items if any(known(name) is not None for name in one.labels)]
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Add the instances that change something. One without a known label is not accepted.
@@ -450,7 +453,7 @@ def _with_time(instance: NewInstance, draft: Draft) -> NewInstance:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnlearnInstances:
+class UnlearnInstances(Operation):
     """Take back posted pairs; with `trained`, unlearn them from all that the memory holds.
 
     The instances' weights do not matter. An unknown label refuses the whole request, or is left out
@@ -459,8 +462,11 @@ class UnlearnInstances:
 
     items: tuple[NewInstance, ...]
     skip_unknown: bool = False
-    tenant: Tenant | None = None
     trained: bool = False
+
+    def to_encode(self, table: LabelTable) -> Sequence[Posted]:
+        """Return no item: a row that is left was encoded before."""
+        return ()
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Unlearn the pairs that the memory holds, and count them; nothing is encoded.
@@ -490,44 +496,34 @@ def _with_known_labels(
     The labels have the ids under which they are stored in `table`, which may hold those of other
     tenants. Raises `UnknownLabels` unless the operation skips unknown ones.
     """
-    own, left_out = table.of(operation.tenant), tuple[LeftOut, ...]()
-    instances = operation.items
-    if operation.skip_unknown:
-        instances, left_out = without_unknown(instances, own)
-    else:
-        require_labels(instances, own)
-    return stored(instances, own), left_out
+    own = table.of(operation.tenant)
+    if not operation.skip_unknown:
+        require_labels(operation.items, own)
+    known: list[NewInstance] = []
+    left_out: list[LeftOut] = []
+    for place, instance in enumerate(operation.items):
+        columns = [own.column(label_id) for label_id in instance.labels]
+        left_out += [(place, position) for position, one in enumerate(columns) if one is None]
+        stored = tuple(own.stored_id_at(column) for column in columns if column is not None)
+        known.append(replace(instance, labels=stored))
+    return tuple(known), tuple(left_out)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refuse:
+class Refuse(Operation):
     """Refuse a request, unless its idempotency key has an answer; writes nothing."""
 
-    error: InvalidInput
-    tenant: Tenant | None = None
-    items: Sequence[Posted] = ()
+    error: KeymatchError
+    instances: tuple[NewInstance, ...] = ()
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
-        """Raise the error."""
+        """Raise the error, or `UnknownLabels` if the instances name labels that do not exist."""
+        require_labels(self.instances, commit.draft.labels.of(self.tenant))
         raise self.error
 
 
-@dataclass(frozen=True, kw_only=True)
-class RequireLabels:
-    """Refuse instances of unknown labels before they are encoded; writes nothing."""
-
-    instances: tuple[NewInstance, ...]
-    tenant: Tenant | None = None
-    items: Sequence[Posted] = ()
-
-    def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
-        """Raise `UnknownLabels` or `LabelsKnown`, since a returned answer would be stored."""
-        require_labels(self.instances, commit.draft.labels.of(self.tenant))
-        raise LabelsKnown("all labels exist")
-
-
 class LabelsKnown(KeymatchError):
-    """All labels of a `RequireLabels` are known."""
+    """All labels of instances are known, so they are not refused."""
 
 
 def require_labels(instances: Sequence[NewInstance], table: LabelTable) -> None:
@@ -551,36 +547,6 @@ def _refuse(unknown: Iterable[tuple[str, str]]) -> None:
         raise UnknownLabels(named)
 
 
-def without_unknown(
-    instances: Sequence[NewInstance], table: LabelTable
-) -> tuple[tuple[NewInstance, ...], tuple[LeftOut, ...]]:
-    """Return the instances without unknown labels, and the positions of those labels."""
-    known: list[NewInstance] = []
-    left_out: list[LeftOut] = []
-    for place, instance in enumerate(instances):
-        exists = [table.column(label_id) is not None for label_id in instance.labels]
-        left_out += [(place, position) for position, found in enumerate(exists) if not found]
-        known.append(replace(instance, labels=tuple(compress(instance.labels, exists))))
-    return tuple(known), tuple(left_out)
-
-
-def stored(instances: Sequence[NewInstance], table: LabelTable) -> tuple[NewInstance, ...]:
-    """Return instances with the ids under which their labels are stored; all are known."""
-    if table.tenant is None:
-        return tuple(instances)
-    return tuple(
-        replace(
-            instance,
-            labels=tuple(
-                table.stored_id_at(column)
-                for column in map(table.column, instance.labels)
-                if column is not None
-            ),
-        )
-        for instance in instances
-    )
-
-
 def changed(
     items: Sequence[Posted], table: LabelTable, tenant: Tenant | None = None
 ) -> list[Posted]:
@@ -598,28 +564,11 @@ def changed(
     return [item for item in items if not (isinstance(item, NewLabel) and is_held(item))]
 
 
-def to_encode(operation: Operation, table: LabelTable) -> Sequence[Posted]:
-    """Return the items whose texts must be encoded, judging by `table`."""
-    if isinstance(operation, UnlearnInstances):
-        return ()
-    if isinstance(operation, MergeLabels):
-        return changed(operation.to_encode, table, operation.tenant)
-    if isinstance(operation, PostInstances) and operation.skip_unknown:
-        own = table.of(operation.tenant)
-        return [
-            instance
-            for instance in operation.items
-            if any(own.column(label_id) is not None for label_id in instance.labels)
-        ]
-    return changed(operation.items, table, operation.tenant)
-
-
 @dataclass(frozen=True, kw_only=True)
-class PostItems:
-    """Create or replace items, in order."""
+class PostItems(Operation):
+    """Create or replace items, in order; all tenants have the same ones."""
 
     items: tuple[NewItem, ...]
-    tenant: None = None  # all tenants have the same items
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Add the items that change something. Raises `NotInBundle` or `MemoryFull`.
@@ -644,12 +593,10 @@ class PostItems:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PostRules:
+class PostRules(Operation):
     """Create or replace rules, in order."""
 
     rules: tuple[Rule, ...]  # of the tenant
-    tenant: Tenant | None = None
-    items: Sequence[Posted] = ()
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Add the rules that change something.
@@ -690,13 +637,11 @@ def _require_bounded(table: RuleTable, rules: Sequence[Rule]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeleteOne:
+class DeleteOne(Operation):
     """Delete the label, item or rule with this id; `change` is the class of the change."""
 
     change: type[DeleteLabel | DeleteItem | DeleteRule]
     id: str
-    tenant: Tenant | None = None
-    items: Sequence[Posted] = ()
 
     def plan(self, commit: Commit, encoded_items: Sequence[EncodedItem | None]) -> Written:
         """Delete it. Raises `UnknownLabel`, `UnknownRule`, or `NotInBundle` or `UnknownItem`."""

@@ -24,12 +24,11 @@ from service.engine.writing.operations import (
     LabelsKnown,
     Operation,
     PostInstances,
+    Refuse,
     RequestKey,
-    RequireLabels,
     WriteJob,
     Written,
     require_labels,
-    to_encode,
 )
 
 # The most labels and instances of a commit, and the most texts that the writer encodes for it: a
@@ -195,7 +194,7 @@ class WritePath:
             with self._admitted(len(items)):
                 # In a thread: making ids from texts takes a second for a million characters.
                 labels = loaded.memory.view.labels
-                new = {id(item) for item in await asyncio.to_thread(to_encode, operation, labels)}
+                new = {id(item) for item in await asyncio.to_thread(operation.to_encode, labels)}
                 if new:
                     needed = [id(item) in new for item in items]
                     encoded_items = await self._encoding.encode(loaded, items, needed)
@@ -237,8 +236,9 @@ class WritePath:
             labels = loaded.memory.view.labels.of(operation.tenant)
             await asyncio.to_thread(require_labels, instances, labels)
         except UnknownLabels:
-            required = RequireLabels(instances=instances, tenant=operation.tenant)
-            job = WriteJob(operation=required, request=request)
+            known = LabelsKnown("all labels exist")
+            refuse = Refuse(error=known, instances=instances, tenant=operation.tenant)
+            job = WriteJob(operation=refuse, request=request)
             with suppress(LabelsKnown):
                 return await self._written(job)
         return None

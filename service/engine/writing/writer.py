@@ -31,7 +31,6 @@ from service.engine.writing.operations import (
     Written,
     from_document,
     to_document,
-    to_encode,
 )
 from service.engine.writing.write_path import WriteQueue, WriterTask, fail
 from service.telemetry import Telemetry
@@ -294,7 +293,7 @@ class Writer:
         for job, encoded_items in zip(jobs, encoded, strict=True):
             if None not in encoded_items:
                 continue
-            new = {id(item) for item in to_encode(job.operation, labels)}
+            new = {id(item) for item in job.operation.to_encode(labels)}
             missing += [
                 (encoded_items, place, item)
                 for place, item in enumerate(job.operation.items)

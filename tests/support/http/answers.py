@@ -1,4 +1,4 @@
-"""Check that answers are exactly as `service.http.answers` defines and /docs shows them."""
+"""Check that answers are exactly as their types in `service.http` define and /docs shows them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Large answers of /predict are the same documents as small ones; too large ones are not built."""
+"""Answers of /predict are joined from serialized results; too large ones are not built."""
 
 import asyncio
 from dataclasses import replace
@@ -9,15 +9,10 @@ import orjson
 import pytest
 
 from service.core.errors import InvalidInput
-from service.core.prediction.answers import shown_boost
+from service.core.prediction.answers import result_answer, shown_boost
 from service.core.types import Answer, Evidence, Keyword, Prediction, Reading
 from service.http.endpoint import PIECE_BYTES, JsonAnswer
-from service.http.predictions import (
-    SerializedResults,
-    large_predict_answer,
-    predict_answer,
-    require_answer_fits,
-)
+from service.http.predictions import SerializedResults, predict_answer
 
 ROW = Evidence(
     kind="instance",
@@ -28,9 +23,9 @@ ROW = Evidence(
 LIMIT = 1_000_000
 
 
-def serialized(answer: Answer, *, explain: bool) -> Answer:
-    """The answer with serialized results, as the engine returns large ones."""
-    serialize = SerializedResults(explain=explain, limit=LIMIT)
+def serialized(answer: Answer, *, explain: bool, limit: int = LIMIT) -> Answer:
+    """The answer with serialized results, as the engine returns it."""
+    serialize = SerializedResults(explain=explain, limit=limit)
     return replace(answer, predictions=(), serialized=tuple(map(serialize, answer.predictions)))
 
 
@@ -72,22 +67,27 @@ def body(sent: JsonAnswer) -> bytes:
 @pytest.mark.parametrize("explain", [False, True])
 @pytest.mark.parametrize("queries", [0, 1, 3])
 @pytest.mark.parametrize("keywords", [1, 200])
-def test_a_large_answer_is_the_same_document(keywords: int, queries: int, explain: bool) -> None:
+def test_an_answer_is_the_document_of_its_results(
+    keywords: int, queries: int, explain: bool
+) -> None:
     tents = answer(keywords=keywords, metadata={"brand": "acme"})
     many = replace(tents, predictions=tents.predictions * queries)
-    small = predict_answer(many, bundle='"b"', explain=explain)
-    large = large_predict_answer(serialized(many, explain=explain), bundle='"b"')
-    assert body(large) == orjson.dumps(small)
-    assert large.size == len(body(large))
+    sent = predict_answer(serialized(many, explain=explain), bundle='"b"')
+    document = orjson.loads(body(sent))
+    results = [result_answer(one, explain=explain) for one in many.predictions]
+    assert body(sent) == orjson.dumps({**document, "results": results})
+    assert list(document) == ["bundle", "version", "results", "timing_ms"]
+    assert (document["bundle"], document["version"]) == ('"b"', 3)
+    assert sent.size == len(body(sent))
 
 
 @pytest.mark.parametrize("explain", [False, True])
 def test_the_size_of_an_answer_is_estimated_to_a_fifth(explain: bool) -> None:
     tents = answer(keywords=200, metadata={"brand": "acme" * 50})
-    size = len(orjson.dumps(predict_answer(tents, bundle="b", explain=explain)))
-    require_answer_fits(tents, explain=explain, limit=int(1.2 * size))
+    size = predict_answer(serialized(tents, explain=explain), bundle="b").size
+    serialized(tents, explain=explain, limit=int(1.2 * size))
     with pytest.raises(InvalidInput, match="fewer keywords") as refused:
-        require_answer_fits(tents, explain=explain, limit=int(0.8 * size))
+        serialized(tents, explain=explain, limit=int(0.8 * size))
     assert refused.value.field == "top_k"
 
 
