@@ -215,7 +215,7 @@ def test_what_the_service_writes_is_on_volumes_that_it_may_write_to(
 
 @overlays
 def test_the_probes_call_routes_that_exist(overlay: str) -> None:
-    routes = "".join(path.read_text() for path in (ROOT / "service/http/routes").glob("*.py"))
+    routes = "".join(path.read_text() for path in (ROOT / "service/http").glob("*.py"))
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert f'"GET {container(overlay)[probe]["httpGet"]["path"]}"' in routes
 

@@ -21,11 +21,11 @@ from service.core.label_filter import parse
 from service.core.memory.draft import MemoryLimits
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
+from service.core.prediction.answers import result_answer
 from service.core.prediction.predictor import Predictor
 from service.core.rules import Rule
 from service.core.types import Floats, NewItem, PredictOptions, Role
 from service.engine.loaded_bundle import LoadedBundle
-from service.http.responses import result_answer
 from tests.support.changes import ENCODER, click, put_item, put_rule, seal_items
 from tests.support.histories.items import ItemHistories
 from tests.support.histories.memory import run_histories
