@@ -158,7 +158,7 @@ def attacking(attack: Attack, port: int) -> Iterator[None]:
     process.start()
     while not begun.wait(0.1):
         if not process.is_alive():
-            raise ChildProcessError(f"the attack {attack} has not begun")
+            raise ChildProcessError("the attack has not begun; its error is above")
     sleep(BEGINNING_SECONDS)
     try:
         yield

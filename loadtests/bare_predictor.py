@@ -18,15 +18,15 @@ from time import perf_counter, process_time
 import numpy as np
 
 from loadtests.report import Row
-from service.core.bundle.bundle import open_bundle
-from service.core.encoding.encoder import Encoder, OnnxEncoder, encode
+from service.core.encoding.encoder import Encoder, encode
 from service.core.index.choose_ef import recall_per_query
 from service.core.index.faiss_hnsw import search_in_one_thread
-from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.options import complete_options
 from service.core.prediction.predictor import Predictor
 from service.core.types import Doubles, Floats, PredictOptions, Role
+from service.engine.loaded_bundle import load_bundle
+from service.settings import EngineSettings
 
 RECALL = 0.99
 
@@ -44,14 +44,12 @@ class BarePredictor:
     def open(cls, bundle: Path) -> BarePredictor:
         """Open a bundle with all options that a service uses by default."""
         search_in_one_thread()
-        opened = open_bundle(bundle)
-        facts = opened.manifest
-        encoder = OnnxEncoder(bundle, facts.encoder)
+        loaded = load_bundle(bundle, None, EngineSettings(cached_queries=0))
         return cls(
-            encoder=encoder,
-            predictor=Predictor.of(opened, encoder),
-            view=KnowledgeMemory(opened).view,
-            options=complete_options(facts),
+            encoder=loaded.encoder,
+            predictor=loaded.predictor,
+            view=loaded.memory.view,
+            options=complete_options(loaded.bundle.manifest),
         )
 
     def seconds(self, query: str) -> float:

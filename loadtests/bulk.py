@@ -38,14 +38,7 @@ class Bulk(Scenario):
     queries: int = option("Distinct queries that the command answers in each round.", 20_000)
     rounds: int = option("Rounds, each with every measurement.", 3)
     seconds: float = option("Seconds of saturation for each size of request.", 6.0)
-    requests_of: tuple[int, ...] = option(
-        "Queries per request; the first must be 1.",
-        (
-            1,
-            16,
-            64,
-        ),
-    )
+    requests_of: tuple[int, ...] = option("Queries per request; the first must be 1.", (1, 16, 64))
     connections: tuple[int, ...] = option(
         "Numbers of connections that are tried in a closed loop; the best one counts.", (8, 16)
     )
@@ -70,8 +63,9 @@ class Bulk(Scenario):
                     rate = level.per_second * size, level.query_cpu_ms
                     measured[f"HTTP, {size} queries a request"].append(rate)
                 taken = _command_seconds(self.bundle, list(islice(texts, self.queries)))
-                measured["in bulk, its start included"].append(self._rate(taken, (0.0, 0.0)))
-                measured["in bulk"].append(self._rate(taken, start))
+                seconds, cpu = taken[0] - start[0], taken[1] - start[1]
+                rate = self.queries / max(0.001, seconds), 1000 * cpu / self.queries
+                measured["in bulk"].append(rate)
         single = median(rate for rate, _ in next(iter(measured.values())))
         for what, rates in measured.items():
             per_second, cpu_ms = (median(values) for values in zip(*rates, strict=True))
@@ -88,11 +82,6 @@ class Bulk(Scenario):
                     "cpu_ms": [cpu for _, cpu in rates],
                 },
             )
-
-    def _rate(self, taken: tuple[float, float], start: tuple[float, float]) -> Rate:
-        """Return the rate of a command that took seconds and CPU seconds, without its start's."""
-        seconds, cpu = taken[0] - start[0], taken[1] - start[1]
-        return self.queries / max(0.001, seconds), 1000 * cpu / self.queries
 
 
 def _command_seconds(bundle: Path, queries: Sequence[str]) -> tuple[float, float]:

@@ -8,7 +8,7 @@ process, without a server. Writes filters.json and filters.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
@@ -55,33 +55,34 @@ class Filters(Scenario):
         texts = list(islice(self.texts(), _CANDIDATES))
         vectors = encode(bare.encoder, texts, role=Role.QUERY)
         nearest = np.argsort(-(vectors @ vectors[0]), kind="stable")[: self.queries]
-        asked = Asked([texts[place] for place in nearest], vectors[nearest])
+        asked = [texts[place] for place in nearest]
         with TemporaryDirectory() as folder:
             memory = KnowledgeMemory(bare.view.bundle)
             _post(memory, self.live, Path(folder), seed=self.seed)
             view = _numbered(memory.view, vectors[0], seed=self.seed)
             for number, share in product(NUMBERS, SHARES):
                 wanted = parse({"all": [{"field": number, "lt": share}]}, at="filter", most=10)
-                yield _row(bare, view, wanted, asked, what=f"{share:.2%} of the labels, {number}")
+                what = f"{share:.2%} of the labels, {number}"
+                yield _row(bare, view, wanted, asked, vectors[nearest], what=what)
 
 
-@dataclass(frozen=True, eq=False)
-class Asked:
-    """Queries [B] and their vectors [B, d]."""
-
-    texts: list[str]
-    vectors: Floats
-
-
-def _row(bare: BarePredictor, view: View, wanted: LabelFilter, asked: Asked, *, what: str) -> Row:
+def _row(
+    bare: BarePredictor,
+    view: View,
+    wanted: LabelFilter,
+    queries: Sequence[str],
+    vectors: Floats,  # of the queries, [B, d]
+    *,
+    what: str,
+) -> Row:
     start = process_time()
     kept = filtered(view, wanted).view
     made = process_time() - start
-    times = cpu_times(bare, {"plain": lambda: view, "found": lambda: kept}, asked.texts)
+    times = cpu_times(bare, {"plain": lambda: view, "found": lambda: kept}, queries)
     plain, found = (Summary.of(seconds[0]) for seconds in times.values())
-    recall = measure_recall(kept, asked.vectors, depth=min(bare.options.depth, kept.rows))
+    recall = measure_recall(kept, vectors, depth=min(bare.options.depth, kept.rows))
     full = min(bare.options.top_k, len(kept.labels))
-    answer = bare.predictor.predict(kept, asked.texts, bare.options)
+    answer = bare.predictor.predict(kept, queries, bare.options)
     short = sum(len(prediction.keywords) < full for prediction in answer.predictions)
     return Row(
         what=what,

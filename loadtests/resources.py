@@ -34,12 +34,14 @@ def cpu_seconds(pid: int) -> float:
     not Ray's own processes, which always work a little. The clock has nanoseconds, while the
     counters of getrusage move in steps of ten milliseconds.
     """
-    return _seconds(process for process in process_tree(pid) if not _is_rays_own(process))
-
-
-def cpu_seconds_of_ray(pid: int) -> float:
-    """Return the CPU seconds that Ray's own processes in a process tree have used so far."""
-    return _seconds(process for process in process_tree(pid) if _is_rays_own(process))
+    seconds = 0.0
+    for process in process_tree(pid):
+        with suppress(OSError):  # the process has just ended
+            command = Path(f"/proc/{process}/cmdline").read_bytes()
+            if not any(part in command for part in RAYS_OWN):
+                # The clock of a process's CPU time, as clock_getcpuclockid(3) numbers it.
+                seconds += clock_gettime((~process << 3) | 2)
+    return seconds
 
 
 def with_cpu_time(pid: int, work: Callable[[], Result]) -> tuple[Result, float]:
@@ -80,22 +82,6 @@ def encoding_children(pid: int) -> Iterator[int]:
 def shard_processes(pid: int) -> Iterator[int]:
     """Yield the descendants of a process that hold shards."""
     return with_command(pid, SHARD)
-
-
-def _seconds(processes: Iterable[int]) -> float:
-    seconds = 0.0
-    for process in processes:
-        with suppress(OSError):  # the process has just ended
-            # The clock of a process's CPU time, as clock_getcpuclockid(3) numbers it.
-            seconds += clock_gettime((~process << 3) | 2)
-    return seconds
-
-
-def _is_rays_own(pid: int) -> bool:
-    with suppress(OSError):  # the process has just ended
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        return any(part in command for part in RAYS_OWN)
-    return False
 
 
 @dataclass(frozen=True, kw_only=True)

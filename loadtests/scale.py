@@ -1,8 +1,7 @@
 """`python -m loadtests.scale`: latency, memory, start and build time by number of keys and library.
 
-The bundles of all sizes are kept in OUT/bundles, so an interrupted run continues. A search is also
-measured without the service: its CPU time with the shortest queue that reaches the recall goal.
-Writes scale.json and scale.md.
+The bundles of all sizes are kept in OUT/bundles, so an interrupted run continues. Writes scale.json
+and scale.md.
 
 Shapes: S texts of the bundle, n texts drawn, d dimensions.
 """
@@ -10,14 +9,12 @@ Shapes: S texts of the bundle, n texts drawn, d dimensions.
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from statistics import median
-from time import perf_counter, process_time, thread_time
+from time import perf_counter, process_time
 from typing import Literal
 
 import numpy as np
@@ -29,14 +26,11 @@ from loadtests.latency import Latency
 from loadtests.report import Row
 from service.core.bundle.bundle import Bundle, open_bundle
 from service.core.bundle.content import BundleContent, write_bundle
-from service.core.encoding.encoder import OnnxEncoder, encode
 from service.core.errors import InvalidInput
 from service.core.files.atomic import write_file
-from service.core.index.choose_ef import smallest_ef
-from service.core.index.faiss_hnsw import search_in_one_thread
-from service.core.types import Halves, Role
+from service.core.types import Halves
 
-QUERIES, SEARCHES = 20_000, 2_000  # without repetition, so that none is cached; of them searched
+QUERIES = 20_000  # without repetition, so that none is cached
 INSTANCE_SHARE = 5  # one key in five is an instance, as on moby
 VOTES_PER_INSTANCE = 10
 NOISE = 0.5  # the noise's length; the two real vectors have length 1
@@ -86,29 +80,19 @@ class Scale(Latency):
             built = build(
                 source, folder, keys=keys, vectors=vectors, library=library, seed=self.seed
             )
+            what = f"{keys:,} keys, {library}"
+            seconds = f"{built.seconds:.0f} s, {built.cpu_seconds:.0f} s of CPU time"
+            yield Row(what=f"{what}: built in", measured=seconds, figures={"keys": keys})
             # Use a separate thread: faiss sets its threads for the thread that searches, and this
             # thread builds the next bundle on all cores.
             with ThreadPoolExecutor(1) as thread:
                 size = replace(self, bundle=built.folder, unseen=unseen)
-                for row in thread.submit(size.rows_of_size, built, queries).result():
-                    yield replace(row, what=f"{keys:,} keys, {library}: {row.what}")
+                for row in thread.submit(list, super(Scale, size).rows()).result():
+                    yield replace(row, what=f"{what}: {row.what}")
 
     def queries(self) -> Iterator[str]:
         """Return queries that the bundle does not contain."""
         return self.texts(self.unseen)
-
-    def rows_of_size(self, built: Built, queries: Sequence[str]) -> list[Row]:
-        """Measure one bundle: its build, a search alone, bytes, and the service."""
-        search, sizes = measure_search(built.folder, queries[:SEARCHES]), bytes_per_key(built)
-        cpu = f"{built.seconds:.0f} s, {built.cpu_seconds:.0f} s of CPU time"
-        alone = f"ef {search.ef}, recall {search.recall:.4f}, {search.cpu_ms:.2f} ms of CPU time"
-        in_words = ", ".join(f"{name} {size:.0f}" for name, size in sizes.items())
-        return [
-            Row(what="built in", measured=cpu, figures={"keys": built.keys}),
-            Row(what="search alone", measured=alone, figures={"search": search}),
-            Row(what="bytes a key", measured=in_words, figures=sizes),
-            *super().rows(),
-        ]
 
 
 # Texts, vectors and bundles -------------------------------------------------------------------
@@ -213,58 +197,6 @@ def content(source: Bundle, texts: Sequence[str], vectors: Halves, seed: int) ->
         label_texts=texts[instances:],
         metrics={},
     )
-
-
-# Figures --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """Searches of a bundle's index alone, in one thread, for the keys nearest to each query.
-
-    `ef` is the shortest queue that reaches the bundle's recall goal. `cpu_ms` is the CPU time of a
-    search: the median of three rounds over all queries.
-    """
-
-    queries: int
-    depth: int
-    ef: int
-    recall: float
-    cpu_ms: float
-
-
-def measure_search(folder: Path, queries: Sequence[str]) -> Search:
-    """Encode the queries, find the queue length, and measure the searches."""
-    search_in_one_thread()
-    bundle = open_bundle(folder)
-    facts = bundle.manifest
-    vectors = encode(OnnxEncoder(folder, facts.encoder), queries, role=Role.QUERY)
-    goal, depth = facts.index.recall_goal, facts.predictor.depth
-    chosen = smallest_ef(bundle.segment, bundle.keys, vectors, recall=goal, depth=depth)
-
-    def seconds() -> float:
-        start = thread_time()
-        for place in range(len(vectors)):
-            query = vectors[place : place + 1]
-            bundle.segment.search(query, count=depth, ef=chosen.ef, row_filter=None)
-        return thread_time() - start
-
-    return Search(
-        queries=len(vectors),
-        depth=depth,
-        ef=chosen.ef,
-        recall=chosen.recall,
-        cpu_ms=1000 * median(seconds() for _ in range(3)) / len(vectors),
-    )
-
-
-def bytes_per_key(built: Built) -> dict[str, float]:
-    """Return the bytes of each folder and file of a bundle, by its number of keys."""
-    files = open_bundle(built.folder, verify=False).manifest.files
-    parts: Counter[str] = Counter()
-    for name, facts in files.items():
-        parts[name.split("/")[0]] += facts.bytes
-    return {name: size / built.keys for name, size in parts.items()}
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """`python -m loadtests.shards`: compares a divided memory with one process, in one run.
 
 Both servers run at the same time with one worker each, and take turns in each round. Figures are
-medians over the rounds. CPU time is that of the worker and of the shards; Ray's own processes are
-measured apart. Writes shards.json and shards.md.
+medians over the rounds. CPU time is that of the worker and of the shards, without Ray's
+own processes. Writes shards.json and shards.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from loadtests.harness import option, say
 from loadtests.report import Row
-from loadtests.resources import cpu_seconds_of_ray, info_of, resident, shard_processes
+from loadtests.resources import info_of, resident, shard_processes
 from loadtests.versions import Labels, Queries, Rate, Seconds, TwoServers
 from service.child_server import Server
 from service.core.bundle.bundle import open_bundle
@@ -33,7 +33,6 @@ from service.core.types import Role
 
 RECALLED = 1_000  # queries
 BUILD_SECONDS = 7200.0  # for the graphs of all shards, at low priority
-IDLE_SECONDS = 20.0
 READY_SECONDS = 600.0
 
 
@@ -65,7 +64,6 @@ class Shards(TwoServers):
             _wait_until_built(divided)
             yield from self.compared(whole=whole, divided=divided)
             yield _memory_row(divided)
-            yield _idle_row(divided)
         texts = list(islice(self.texts(self.unseen), RECALLED))
         yield from recall_rows(self.bundle, texts, self.shards)
 
@@ -128,14 +126,6 @@ def _memory_row(server: Server) -> Row:
     actors = map(resident, shard_processes(server.pid))
     each = ", ".join(f"{one.total:.0f} ({one.shared:.0f} mapped)" for one in actors)
     return Row(what="resident memory of each shard, MB", measured=each)
-
-
-def _idle_row(server: Server) -> Row:
-    """Return the row for the CPU time of Ray's processes while nothing is asked."""
-    before = cpu_seconds_of_ray(server.pid)
-    sleep(IDLE_SECONDS)
-    share = (cpu_seconds_of_ray(server.pid) - before) / IDLE_SECONDS
-    return Row(what="Ray's own processes, idle: CPU", measured=f"{share:.1%} of a core")
 
 
 if __name__ == "__main__":

@@ -82,20 +82,22 @@ def _asking(connection: Connection, key: str) -> Ask:
 # What the hostile tenant does ------------------------------------------------------------------
 
 
+def _post_rules(ask: Ask, rules: Sequence[Any]) -> None:
+    for first in range(0, len(rules), 1_000):
+        ask("/rules", {"rules": rules[first : first + 1_000]})
+
+
+def _hiding(rule_id: str, query: str, match: str = "exact", **dates: str) -> dict[str, Any]:
+    """Return a rule that hides a label for a query."""
+    when = {"query": query, "match": match}
+    return {"id": rule_id, "when": when, "then": {"hide": ["1"]}, **dates}
+
+
 def _common_rules(ask: Ask) -> Sequence[bytes]:
-    """Ten rules without condition pin a thousand labels each, and ten thousand share a word."""
+    """Eight rules without condition pin a thousand labels each, and ten thousand share a word."""
     pins = [{"id": f"{number}", "position": number + 1} for number in range(LABELS)]
-    ask("/rules", {"rules": [{"id": f"p{n}", "then": {"pin": pins}} for n in range(8)]})
-    for first in range(0, RULES, 1_000):
-        rules = [
-            {
-                "id": f"w{number}",
-                "when": {"query": f"lamp w{number}", "match": "contains"},
-                "then": {"hide": ["1"]},
-            }
-            for number in range(first, first + 1_000)
-        ]
-        ask("/rules", {"rules": rules})
+    _post_rules(ask, [{"id": f"p{n}", "then": {"pin": pins}} for n in range(8)])
+    _post_rules(ask, [_hiding(f"w{n}", f"lamp w{n}", "contains") for n in range(RULES)])
     words = " ".join(f"w{number}" for number in range(300))
     return [predict(f"lamp {words} {client}") for client in range(CLIENTS)]
 
@@ -103,35 +105,21 @@ def _common_rules(ask: Ask) -> Sequence[bytes]:
 def _dated_rules(ask: Ask) -> Sequence[bytes]:
     """Eight thousand rules expire one after the other; further ones are posted."""
     now = datetime.now(UTC)
-    for first in range(0, 8_000, 1_000):
-        rules = [
-            {
-                "id": f"d{number}",
-                "when": {"query": f"campaign {number}", "match": "exact"},
-                "expires_at": (now + timedelta(seconds=5 + number / 500)).isoformat(),
-                "then": {"hide": ["1"]},
-            }
-            for number in range(first, first + 1_000)
-        ]
-        ask("/rules", {"rules": rules})
+    ends = [(now + timedelta(seconds=5 + n / 500)).isoformat() for n in range(8_000)]
+    rules = [_hiding(f"d{n}", f"campaign {n}", expires_at=end) for n, end in enumerate(ends)]
+    _post_rules(ask, rules)
     late = (now + timedelta(days=1)).isoformat()
-    rule = {"id": "again", "when": {"query": "x", "match": "exact"}, "then": {"hide": ["1"]}}
-    return [
-        post("/rules", {"rules": [{**rule, "expires_at": late}]}),
-        post("/rules", {"rules": [{**rule, "starts_at": late}]}),
-    ]
+    again = [_hiding("again", "x", **{date: late}) for date in ("expires_at", "starts_at")]
+    return [post("/rules", {"rules": [rule]}) for rule in again]
 
 
 def _filters(ask: Ask) -> Sequence[bytes]:
     """Filters with a thousand conditions on fields that no label has."""
-    return [
-        post("/predict", {"queries": ["lamp"], "filter": {"any": _conditions(client)}})
+    filters = [
+        {"any": [{"field": f"field {client} {number}", "eq": number} for number in range(1_000)]}
         for client in range(CLIENTS)
     ]
-
-
-def _conditions(client: int) -> list[dict[str, Any]]:
-    return [{"field": f"field {client} {number}", "eq": number} for number in range(1_000)]
+    return [post("/predict", {"queries": ["lamp"], "filter": one}) for one in filters]
 
 
 def _words(ask: Ask) -> Sequence[bytes]:

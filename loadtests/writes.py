@@ -244,14 +244,14 @@ def post_single_labels(server: Server, labels: Sequence[dict[str, Any]]) -> list
 
 def _on_a_busy_machine(server: Server, texts: Iterator[str], load: Load) -> Iterator[Row]:
     """Post labels while queries saturate the service, then while other processes are busy."""
-    seconds = load.seconds + 2 * _HEAD_START_SECONDS
+    seconds, levels_of = load.seconds + 2 * _HEAD_START_SECONDS, (SATURATING_CONNECTIONS,)
+    labels = load.labels(texts, prefix="saturated")  # drawn before another thread draws queries
     with ThreadPoolExecutor(1) as waiting:
-        # The queries begin first, because the client prepares labels meanwhile.
-        levels_of = (SATURATING_CONNECTIONS,)
         reads = waiting.submit(
             measure_saturation, server, texts, seconds=seconds, levels_of=levels_of
         )
-        outcome = drive(server.port, [load.labels(texts, prefix="saturated")])[LABELS]
+        sleep(_HEAD_START_SECONDS)
+        outcome = drive(server.port, [labels])[LABELS]
         [level] = reads.result()
     row = latency_row(
         f"{load.label_rate:g} single labels/s while reads saturate", outcome, p99=LABELS_P99_MS

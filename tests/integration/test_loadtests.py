@@ -248,7 +248,6 @@ def test_bulk_is_measured_against_http(tiny_bundle_folder: Path, tmp_path: Path)
     assert [row["what"] for row in rows] == [
         "HTTP, 1 queries a request",
         "HTTP, 4 queries a request",
-        "in bulk, its start included",
         "in bulk",
     ]
 

@@ -79,10 +79,7 @@ def test_recall_counts_retrieved_rows_and_no_row_twice(trigram_bundle: Bundle) -
     worse[0, 1:] = worse[0, 0]  # the same row four times
     worse[1, 2:] = -1
     recalls = recall_per_query(
-        queries=queries,
-        retrieved=worse,
-        exact=(similarities, rows),
-        vectors_of=view.vectors,
+        queries=queries, retrieved=worse, exact=(similarities, rows), vectors_of=view.vectors
     )
     assert recalls.tolist() == [0.25, 0.5, 1.0]
 
