@@ -374,7 +374,7 @@ class Engine:
                 "live_bytes": view.live_bytes,
             },
             "snapshot": None if progress is None else progress.document(),
-            **_described(memory.view.shards),
+            **_described(memory.shards),
         }
 
     @property
@@ -384,7 +384,7 @@ class Engine:
 
     def shards(self) -> dict[str, Any]:
         """Describe the shards of a divided memory, for GET /health/ready."""
-        shards = self.loaded.memory.view.shards
+        shards = self.loaded.memory.shards
         assert shards is not None
         status = shards.status()
         answering = sum(one is not None for one in status)

@@ -125,7 +125,7 @@ class LoadedBundle:
             barrier.wait(seconds)
             self.predictor.predict(view, ["warm-up"], options)
             self.predictor.predict(self.memory.only(view, EVERY_LABEL), ["warm-up"], options)
-            if view.shards is None:
+            if view.keys.held:
                 self.warm_up_search()
 
         late = monotonic() + seconds

@@ -12,8 +12,8 @@ from functools import partial
 from time import perf_counter
 
 from service.core.errors import BundleError, KeymatchError, SealError
+from service.core.index.compaction import SegmentPlan
 from service.core.index.protocol import Segment
-from service.core.memory.compaction import SegmentPlan
 from service.core.memory.segment_store import SegmentSource
 from service.core.processes.resources import give_back_free_pages
 from service.core.types import Halves, Rows
@@ -102,7 +102,7 @@ class Sealer:
         # Ask for the plans each time: a larger plan may have replaced the next one.
         for plan in view.unsealed_plans():
             key, segment = "", None  # a front's rows are searched by its shards
-            if view.shards is None:
+            if view.keys.held:
                 key, segment = self._segment(loaded, plan, view.vectors)
             attach = partial(memory.attach, memory.seal(plan, segment))
             return self._attach(attach, loaded, plan, key, what="rows", start=start)
