@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
 
@@ -54,8 +54,9 @@ class Sealer:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look for planned segments."""
-        self._woken.set()
+        """Build the planned segments, if there are any."""
+        if not self._loaded().memory.view.built:
+            self._woken.set()
 
     def interrupt(self) -> None:
         """Kill the child that builds a segment, if there is one. Any thread may call this."""
@@ -178,3 +179,17 @@ class BaseSealer(Sealer):
         key, segment = self._segment(loaded, plan, view.vectors)
         attach = partial(loaded.memory.attach_base, plan, segment)
         return self._attach(attach, loaded, plan, key, what="rows of the bundle", start=start)
+
+
+def open_sealers(
+    source: Callable[[str], SegmentSource],
+    *,
+    writer: Writer,
+    loaded: Callable[[], LoadedBundle],
+    telemetry: Telemetry,
+) -> Sequence[Sealer]:
+    """Start the threads that build segments; `source` opens the folder of each."""
+    return [
+        kind(store=source(folder), writer=writer, loaded=loaded, telemetry=telemetry)
+        for kind, folder in ((Sealer, "."), (BaseSealer, "base"))
+    ]
