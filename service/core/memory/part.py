@@ -100,7 +100,7 @@ class BaseRows:
         own = bundle.rows_of(share)
         others = np.delete(np.arange(rows.count), own)
         rows = replace(rows, dead=rows.dead.with_dead(others), checked=len(others), own=own)
-        return rows.planned() if bundle.manifest.parts is None else rows
+        return rows if bundle.manifest.key_parts else rows.planned()
 
     @property
     def count(self) -> int:
