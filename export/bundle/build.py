@@ -87,10 +87,10 @@ def item_files(encoder: ExportedEncoder, dataset: Dataset, *, threads: int) -> I
 
 def fuse_instances(instances: Halves, items: ItemFiles, *, progress: Callable[[int], None]) -> None:
     """Fuse instance keys [N, d] with items, in place, as the service does for a click's query."""
-    memory, fusion = ItemMemory.of(items), OnnxFusion(items.fusion)
+    memory = ItemMemory.of(items)
     for chunk in batches(len(instances), _CHUNK):
         vectors = instances[chunk].astype(np.float32)
-        instances[chunk] = fused(memory, fusion, vectors).vectors.astype(np.float16)
+        instances[chunk] = fused(memory, vectors).vectors.astype(np.float16)
         progress(chunk.stop)
 
 
@@ -333,7 +333,7 @@ def _new_queries(
     vectors = encode_all(encoder.open_encoder(), texts, role=Role.QUERY, threads=options.threads)
     if items is None:
         return NewQueries(texts=texts, vectors=vectors, fused=vectors)
-    found = fused(ItemMemory.of(items), OnnxFusion(items.fusion), vectors).vectors
+    found = fused(ItemMemory.of(items), vectors).vectors
     return NewQueries(texts=texts, vectors=vectors, fused=found)
 
 

@@ -42,7 +42,7 @@ from service.engine.loaded_bundle import (
 )
 from service.engine.reading.read_path import ReadPath
 from service.engine.reading.task_queue import Arrivals, QueryRequest, TaskQueue
-from service.engine.sealer import BaseSealer, Sealer
+from service.engine.sealer import open_sealers
 from service.engine.writing.label_merge import LabelMerge
 from service.engine.writing.operations import (
     LabelChanged,
@@ -186,15 +186,12 @@ class Engine:
             queue_labels=settings.queue_labels,
             patience=patience,
         )
-        self._sealers = [
-            kind(
-                store=segment_source(self._device, label_log, settings, folder=folder),
-                writer=self._writer,
-                loaded=lambda: self._loaded,
-                telemetry=telemetry,
-            )
-            for kind, folder in ((Sealer, "."), (BaseSealer, "base"))
-        ]
+        self._sealers = open_sealers(
+            lambda folder: segment_source(self._device, label_log, settings, folder=folder),
+            writer=self._writer,
+            loaded=lambda: self._loaded,
+            telemetry=telemetry,
+        )
         self._admin = BundleAdmin(
             directory=self._directory,
             state=self._state_place,
@@ -216,9 +213,8 @@ class Engine:
             )
         self._loaded = loaded
         self._reads.waiters.notify()
-        if next(loaded.memory.view.all_unsealed(), None) is not None:
-            for sealer in self._sealers:
-                sealer.wake()
+        for sealer in self._sealers:
+            sealer.wake()
 
     def close(self) -> None:
         """Finish admitted requests, then stop all threads and child processes."""
@@ -374,7 +370,7 @@ class Engine:
                 "live_bytes": view.live_bytes,
             },
             "snapshot": None if progress is None else progress.document(),
-            **_described(memory.view.shards),
+            **_described(memory.shards),
         }
 
     @property
@@ -384,7 +380,7 @@ class Engine:
 
     def shards(self) -> dict[str, Any]:
         """Describe the shards of a divided memory, for GET /health/ready."""
-        shards = self.loaded.memory.view.shards
+        shards = self.loaded.memory.shards
         assert shards is not None
         status = shards.status()
         answering = sum(one is not None for one in status)

@@ -123,7 +123,7 @@ class LoadedBundle:
             barrier.wait(seconds)
             self.predictor.predict(view, ["warm-up"], options)
             self.predictor.predict(self.memory.only(view, EVERY_LABEL), ["warm-up"], options)
-            if view.shards is None:
+            if view.keys.held:
                 self.warm_up_search()
 
         late = monotonic() + seconds
@@ -320,10 +320,11 @@ def _replay(
 
 def require_parts(facts: Manifest, shards: int) -> None:
     """Raise `BundleUnsupported` if a bundle is in another number of parts than `shards`."""
-    if facts.parts is not None and len(facts.parts) != shards:
+    parts = len(facts.key_parts)
+    if parts not in (0, shards):
         raise BundleUnsupported(
-            f"the bundle {facts.name} is in {len(facts.parts)} parts, which cannot be divided into"
-            f" {shards}: serve it with --shards {len(facts.parts)}, or export it again"
+            f"the bundle {facts.name} is in {parts} parts, which cannot be divided into"
+            f" {shards}: serve it with --shards {parts}, or export it again"
         )
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
 
 from service.core.errors import BundleError, KeymatchError, SealError
+from service.core.index.compaction import SegmentPlan
 from service.core.index.protocol import Segment
-from service.core.memory.compaction import SegmentPlan
 from service.core.memory.segment_store import SegmentSource
 from service.core.processes.resources import give_back_free_pages
 from service.core.types import Halves, Rows
@@ -54,8 +54,9 @@ class Sealer:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look for planned segments."""
-        self._woken.set()
+        """Build the planned segments, if there are any."""
+        if not self._loaded().memory.view.built:
+            self._woken.set()
 
     def interrupt(self) -> None:
         """Kill the child that builds a segment, if there is one. Any thread may call this."""
@@ -102,7 +103,7 @@ class Sealer:
         # Ask for the plans each time: a larger plan may have replaced the next one.
         for plan in view.unsealed_plans():
             key, segment = "", None  # a front's rows are searched by its shards
-            if view.shards is None:
+            if view.keys.held:
                 key, segment = self._segment(loaded, plan, view.vectors)
             attach = partial(memory.attach, memory.seal(plan, segment))
             return self._attach(attach, loaded, plan, key, what="rows", start=start)
@@ -178,3 +179,17 @@ class BaseSealer(Sealer):
         key, segment = self._segment(loaded, plan, view.vectors)
         attach = partial(loaded.memory.attach_base, plan, segment)
         return self._attach(attach, loaded, plan, key, what="rows of the bundle", start=start)
+
+
+def open_sealers(
+    source: Callable[[str], SegmentSource],
+    *,
+    writer: Writer,
+    loaded: Callable[[], LoadedBundle],
+    telemetry: Telemetry,
+) -> Sequence[Sealer]:
+    """Start the threads that build segments; `source` opens the folder of each."""
+    return [
+        kind(store=source(folder), writer=writer, loaded=loaded, telemetry=telemetry)
+        for kind, folder in ((Sealer, "."), (BaseSealer, "base"))
+    ]

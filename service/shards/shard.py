@@ -34,7 +34,7 @@ from service.core.label_log import open_log
 from service.core.memory.view import View
 from service.engine.device import segment_source
 from service.engine.loaded_bundle import LoadedBundle, load_bundle
-from service.engine.sealer import BaseSealer, Sealer
+from service.engine.sealer import open_sealers
 from service.engine.writing.writer import Writer
 from service.settings import EngineSettings
 from service.shards import messages
@@ -113,15 +113,12 @@ class Shard:
             reload_requested=self._reloaded,
         )
         folder = Path("shards") / f"{share.index}-of-{share.count}"
-        self._sealers = [
-            kind(
-                store=segment_source(None, self._log, settings, folder=f"{folder / name}"),
-                writer=self._writer,
-                loaded=lambda: self._loaded,
-                telemetry=telemetry,
-            )
-            for kind, name in ((Sealer, "."), (BaseSealer, "base"))
-        ]
+        self._sealers = open_sealers(
+            lambda name: segment_source(None, self._log, settings, folder=f"{folder / name}"),
+            writer=self._writer,
+            loaded=lambda: self._loaded,
+            telemetry=telemetry,
+        )
         for sealer in self._sealers:
             sealer.wake()
         self._log.watch(self._writer.wake)
@@ -145,8 +142,8 @@ class Shard:
 
     @property
     def built(self) -> bool:
-        """Whether all its graphs are built; without one, its rows are found more slowly."""
-        return next(self._loaded.memory.view.all_unsealed(), None) is None
+        """Whether all its graphs are built."""
+        return self._loaded.memory.view.built
 
     def idle_seconds(self) -> float:
         """Return for how long no front has been connected."""
@@ -169,9 +166,8 @@ class Shard:
         """Wake the threads that wait for a version, and the sealers if there is a plan."""
         with self._published:
             self._published.notify_all()
-        if not self.built:
-            for sealer in self._sealers:
-                sealer.wake()
+        for sealer in self._sealers:
+            sealer.wake()
 
     def _reloaded(self, request: UseBundle) -> None:
         log.info("the fronts have changed to another bundle", extra={"bundle": request.bundle})
@@ -255,7 +251,7 @@ class Shard:
             return Refused(reason="failed", message="the hello was said before")
         if isinstance(question, Ask):
             newest = self._loaded.memory.view
-            return Status(version=newest.version, rows=newest.rows, built=self.built)
+            return Status(version=newest.version, rows=newest.rows, built=newest.built)
         view = self._at(question.version)
         if isinstance(view, Refused):
             return view

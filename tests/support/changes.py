@@ -16,9 +16,9 @@ from service.core.changes import (
     PutRule,
 )
 from service.core.encoding.encoder import encode
+from service.core.index.compaction import SegmentPlan
 from service.core.index.device_segment import DeviceSegment
 from service.core.index.protocol import Segment
-from service.core.memory.compaction import SegmentPlan
 from service.core.memory.knowledge_memory import KnowledgeMemory
 from service.core.memory.view import View
 from service.core.rules import Rule

@@ -93,7 +93,7 @@ def labels_by_id(view: View) -> dict[str, Label]:
 
 def plan_values(view: View) -> PlanValues:
     """Return the first row, the stop (exclusive) and the rows of every plan, then of item plans."""
-    plans = (*view.plans, *view.item_plans)
+    plans = (*view.learned.plans, *(() if view.items is None else view.items.plans))
     return [(plan.first, plan.stop, plan.rows.tolist()) for plan in plans]
 
 

@@ -144,9 +144,9 @@ class Bundle:
 
     def rows_of(self, share: KeyShare) -> Rows:
         """Return the rows of a share, ascending; of a bundle in parts, a part that is held."""
-        if self.manifest.parts is None:
-            return np.flatnonzero(share.holds(self.keys))
-        return self.parts[share.index].rows
+        if self.manifest.key_parts:
+            return self.parts[share.index].rows
+        return np.flatnonzero(share.holds(self.keys))
 
     @cached_property
     def dictionary(self) -> Dictionary:
@@ -182,7 +182,7 @@ def files_read(facts: Manifest, *, parts: Collection[int] | None = None) -> list
         *text_store.files(LABEL_TEXTS),
         *word_files.FILES,
     ]
-    if facts.parts is None:
+    if not facts.key_parts:
         names += [KEYS, *facts.index.files(BASE_SEGMENT, rows=facts.memory.rows)]
     for index in parts_held(facts, parts):
         names += _files_of_part(facts, index)
@@ -212,9 +212,10 @@ def parts_held(facts: Manifest, wanted: Collection[int] | None) -> Collection[in
 
     With IRENE, each process may have to encode labels, for which it searches all label keys.
     """
-    if facts.parts is None:
-        return ()
-    return range(len(facts.parts)) if wanted is None or facts.novel is not None else wanted
+    every = range(len(facts.key_parts))
+    if wanted is None or facts.novel is not None:
+        return every
+    return [index for index in wanted if index in every]
 
 
 def part_folder(index: int, count: int) -> str:
@@ -223,8 +224,7 @@ def part_folder(index: int, count: int) -> str:
 
 
 def _files_of_part(facts: Manifest, index: int) -> list[str]:
-    assert facts.parts is not None
-    folder, part = part_folder(index, len(facts.parts)), facts.parts[index]
+    folder, part = part_folder(index, len(facts.key_parts)), facts.key_parts[index]
     graph = replace(facts.index, nodes=part.nodes)
     files = graph.files(f"{folder}/{PART_SEGMENT}", rows=part.rows) if part.rows else []
     return [f"{folder}/{PART_ROWS}", f"{folder}/{PART_KEYS}", *files]
@@ -245,7 +245,7 @@ def open_bundle(
     `BundleAltered` or `BundleUnsupported`, naming the file.
     """
     facts = manifest.read(folder)
-    if facts.parts is not None and sum(part.rows for part in facts.parts) != facts.memory.rows:
+    if facts.key_parts and sum(part.rows for part in facts.key_parts) != facts.memory.rows:
         raise BundleAltered(f"{folder}: the parts of the keys do not hold {facts.memory.rows} rows")
     for name in files_read(facts, parts=parts):
         if name not in facts.files:
@@ -313,8 +313,8 @@ def open_bundle(
 
 
 def _open_part(folder: Path, facts: Manifest, index: int) -> KeyPart:
-    assert facts.parts is not None
-    part, place = facts.parts[index], folder / part_folder(index, len(facts.parts))
+    parts = facts.key_parts
+    part, place = parts[index], folder / part_folder(index, len(parts))
     dimension = facts.encoder.dimension
     keys: Halves = mapped(place / PART_KEYS, np.float16, (part.rows, dimension))
     segment: Segment = PartedSegment((), rows=0, dimension=dimension)
@@ -331,18 +331,18 @@ def _keys_and_segment(
     """Return all keys that are held, and what searches them."""
     rows, dimension = facts.memory.rows, facts.encoder.dimension
     keys: Keys
-    if facts.parts is None:
-        keys = mapped(folder / KEYS, np.float16, (rows, dimension))
-    else:
+    if facts.key_parts:
         keys = PartedKeys(list(held.values()), rows=rows, dimension=dimension)
+    else:
+        keys = mapped(folder / KEYS, np.float16, (rows, dimension))
     if device is not None:
         from service.core.index.device_segment import DeviceSegment  # loads faiss
 
         return keys, DeviceSegment(device, keys, cuts=[facts.memory.instances])
-    if facts.parts is None:
-        return keys, facts.index.open(folder / BASE_SEGMENT, rows=rows, dimension=dimension)
-    segments = [(part.rows, part.segment) for part in held.values()]
-    return keys, PartedSegment(segments, rows=rows, dimension=dimension)
+    if facts.key_parts:
+        segments = [(part.rows, part.segment) for part in held.values()]
+        return keys, PartedSegment(segments, rows=rows, dimension=dimension)
+    return keys, facts.index.open(folder / BASE_SEGMENT, rows=rows, dimension=dimension)
 
 
 def _rules(file: Path) -> tuple[Rule, ...]:
@@ -360,11 +360,11 @@ def require_sound(bundle: Bundle) -> None:
     must be readable. Raises `BundleAltered`, naming the file.
     """
     folder = bundle.folder
-    if bundle.device is None and bundle.manifest.parts is None:  # a device needs no graph
+    if bundle.device is None and not bundle.manifest.key_parts:  # a device needs no graph
         _require_equal(folder / BASE_SEGMENT, bundle.segment, bundle.keys)
     for place, index, part in _held(bundle):
         _require_equal(place / PART_SEGMENT, part.segment, part.keys)
-        if (parts_of(part.keys, len(bundle.manifest.parts or ())) != index).any():
+        if (parts_of(part.keys, len(bundle.manifest.key_parts)) != index).any():
             raise BundleAltered(f"{place / PART_KEYS} holds keys of another part")
     bundle.label_ids.verify_order()
     word_files.verify_order(bundle.words, folder)
@@ -385,7 +385,7 @@ def require_sound(bundle: Bundle) -> None:
 
 def _held(bundle: Bundle) -> Iterator[tuple[Path, int, KeyPart]]:
     """Yield the folder, the number and the content of each part that is held."""
-    count = len(bundle.manifest.parts or ())
+    count = len(bundle.manifest.key_parts)
     for index, part in bundle.parts.items():
         yield bundle.folder / part_folder(index, count), index, part
 
@@ -435,7 +435,7 @@ def _check_numbers(bundle: Bundle) -> None:
 
 
 def _check_keys(bundle: Bundle) -> None:
-    if bundle.manifest.parts is None:
+    if not bundle.manifest.key_parts:
         require_finite(bundle.folder / KEYS)
     for place, _, part in _held(bundle):
         require_finite(place / PART_KEYS)

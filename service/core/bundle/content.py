@@ -170,7 +170,7 @@ class BundleContent:
             reranker=bundle.reranker,
             spelling=facts.spelling,
             confidence=facts.confidence,
-            parts=None if facts.parts is None else len(facts.parts),
+            parts=len(facts.key_parts) or None,
         )
 
 
@@ -249,7 +249,7 @@ def _indexed_keys(
     content: BundleContent, folder: Path, progress: Progress, build: BuildParts
 ) -> tuple[Segment, int, list[PartFacts] | None]:
     """Write the keys and the graphs over them; returns what searches them, its nodes and parts."""
-    if content.parts is None:
+    if not content.parts:
         np.save(folder / KEYS, content.keys)
         (folder / BASE_SEGMENT).parent.mkdir()
         graph = build_segment(content.keys, content.index, folder / BASE_SEGMENT, progress)

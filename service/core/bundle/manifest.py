@@ -7,7 +7,7 @@ has the range of each field. A value out of range is refused, and the error name
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -317,6 +317,11 @@ class Manifest:
     parts: Annotated[list[PartFacts], Field(min_length=1, max_length=ranges.MOST_PARTS)] | None = (
         None
     )
+
+    @property
+    def key_parts(self) -> Sequence[PartFacts]:
+        """The parts of the keys; there are none if the keys are not divided."""
+        return self.parts or ()
 
     @property
     def score_kind(self) -> ScoreKind:

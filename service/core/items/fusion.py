@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from service.core.bundle.item_files import FUSE, PROJECT
 from service.core.encoding.onnx_session import open_session
 from service.core.errors import InvalidInput, echoed
-from service.core.items.item_memory import ItemMemory
 from service.core.types import Floats, FusedItem, Halves, Rows
+
+if TYPE_CHECKING:
+    from service.core.items.item_memory import ItemMemory
 
 
 class OnnxFusion:
@@ -80,9 +83,7 @@ class FusedQueries:
         ]
 
 
-def fused(
-    memory: ItemMemory, fusion: OnnxFusion, vectors: Floats, given: Sequence[Rows] | None = None
-) -> FusedQueries:
+def fused(memory: ItemMemory, vectors: Floats, given: Sequence[Rows] | None = None) -> FusedQueries:
     """Fuse queries' vectors [n, d] with their nearest items, or with the items at places `given`.
 
     The graph runs for one query at a time, so other queries do not change its bits.
@@ -94,7 +95,7 @@ def fused(
         else:
             at = np.asarray(given[number], np.int64)
             near = np.asarray(memory.keys(at).astype(np.float32) @ vector, np.float32)
-        rows.append(fusion.fuse(vector, memory.projected(at)))
+        rows.append(memory.base.fusion.fuse(vector, memory.projected(at)))
         places.append(at)
         similarities.append(near)
     return FusedQueries(

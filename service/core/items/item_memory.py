@@ -20,9 +20,12 @@ import numpy as np
 from rpds import HashTrieMap
 
 from service.core.bundle.item_files import ItemFiles
+from service.core.changes import DeleteItem, PutItem
 from service.core.files.text_store import TextStore
+from service.core.index.compaction import SegmentPlan, plan_merges, unsealed
 from service.core.index.exact import LiveVectors
 from service.core.index.protocol import RowFilter, Tombstones
+from service.core.items.fusion import OnnxFusion
 from service.core.items.posted_items import MemoryItem, PostedItems
 from service.core.page_cursor import FIRST_PAGE, PageCursor
 from service.core.text_identity import IdentityLookup, free_id, identity
@@ -42,8 +45,11 @@ class BaseItems:
     """
 
     def __init__(self, files: ItemFiles) -> None:
-        """Copy the keys into memory if they will be scanned."""
-        self.files = files
+        """Load the fusion, and copy the keys into memory if they will be scanned.
+
+        Raises `BundleAltered` if a file of the fusion is not an ONNX graph.
+        """
+        self.files, self.fusion = files, OnnxFusion(files.fusion)
         self._identities = IdentityLookup(files.texts)
         self.count, self.dimension = (int(size) for size in files.keys.shape)
         self._scanned: LiveVectors | None = None
@@ -102,7 +108,8 @@ class ItemMemory:
     bundle's item that gets the bundle's text back: it returns to its old place. A `posted` item's
     vector is both its key and the value that is projected, because it has no learned residual.
 
-    A query attends to `attended` items. `base_dead` marks the bundle's items that were deleted or
+    A query attends to `attended` items. `plans` say which posted items belong in one index.
+    `base_dead` marks the bundle's items that were deleted or
     replaced. `live_bytes` estimates the main memory of posted items. A deleted item's vector stays
     until a snapshot.
     """
@@ -113,6 +120,7 @@ class ItemMemory:
     base_dead: Tombstones
     place_by_id: HashTrieMap[str, int] = field(default_factory=HashTrieMap)
     live_bytes: int = 0
+    plans: tuple[SegmentPlan, ...] = ()
 
     @classmethod
     def of(cls, files: ItemFiles) -> ItemMemory:
@@ -172,6 +180,30 @@ class ItemMemory:
         if place < self.base.count:
             return self.base.files.texts[place]
         return self.posted.by_place[int(place)].text
+
+    def apply(self, change: PutItem | DeleteItem, *, seal_items: int, fan_out: int) -> ItemMemory:
+        """Return the memory after a change of the log, with a plan for each full block of items.
+
+        An item that has its text already is not put: a trained one would lose its learned value.
+        """
+        if isinstance(change, DeleteItem):
+            return self.delete(change.id)
+        item, place = change.item, self.find(change.item.id)
+        if place is not None and self.text_at(place) == item.text:
+            return self
+        [projected] = self.base.fusion.project(change.vectors[:1])
+        changed = self.put(item.id, item.text, change.vectors[0], projected)
+        posted = changed.posted
+        # A bundle's item that gets its own text back is not a posted one.
+        if posted.count == self.posted.count or posted.count % seal_items:
+            return changed
+        full = [(posted.count - seal_items, posted.count)]
+        plans = plan_merges(self.plans, full, alive_rows=posted.alive_rows, fan_out=fan_out)
+        return replace(changed, plans=plans)
+
+    def unsealed_plans(self) -> Iterator[SegmentPlan]:
+        """Yield the plans whose index is not attached yet."""
+        return unsealed(self.plans, self.posted.sealed)
 
     def put(self, item_id: str, text: str, vector: Halves, projected: Halves) -> ItemMemory:
         """Return a memory with this item. Its key is `vector` [d]; queries read `projected` [2, d].

@@ -139,9 +139,9 @@ class PostedItems:
         """Return, for each part, similarities and places of the items nearest to a query [1, d]."""
         found = []
         for part in (*self.sealed, self.live if self.tail is None else self.tail):
-            alive = part.stored_rows - part.dead_rows
-            if alive:
-                similarities, rows = part.search(query, count=min(count, alive), ef=SEALED_EF)
+            most = min(count, part.stored_rows - part.dead_rows)
+            if most:
+                similarities, rows = part.search(query, count=most, ef=SEALED_EF)
                 kept = rows[0] >= 0
                 found.append((similarities[0][kept], rows[0][kept] + self.first))
         return found

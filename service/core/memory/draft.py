@@ -26,11 +26,11 @@ from service.core.changes import (
     PutRule,
     UseBundle,
 )
+from service.core.index.compaction import FAN_OUT
 from service.core.items.fusion import fused
 from service.core.lexical.word_index import most_bytes
-from service.core.memory.compaction import FAN_OUT, plan_merges, without_dead_rows
 from service.core.memory.decay import PLAIN, Vote, hour_of
-from service.core.memory.part import LiveRows, NewRow, RowPart
+from service.core.memory.part import NewRow
 from service.core.memory.row_ownership import Click
 from service.core.memory.rule_table import MOST_WORK
 from service.core.memory.view import View
@@ -69,7 +69,7 @@ class Draft:
         self.rules = view.rules
         self._no_vector = np.zeros(view.bundle.manifest.encoder.dimension, np.float16)
         self._pending = PendingRows(view, block_rows=limits.seal_rows)
-        self.version, self._item_plans = view.version, view.item_plans
+        self.version = view.version
         self._count_spare_deaths()
 
     @property
@@ -99,7 +99,7 @@ class Draft:
                 self._count_spare_deaths()
 
     def _count_spare_deaths(self) -> None:
-        self._spare_deaths = self._view.spare_deaths()
+        self._spare_deaths = self._view.learned.spare_deaths()
         self._spare_base_deaths = self._view.base.spare_deaths()
 
     def _too_many_died(self) -> bool:
@@ -118,7 +118,6 @@ class Draft:
             labels=self.labels,
             ownership=self.ownership,
             items=self.items,
-            item_plans=self._item_plans,
             rules=self.rules,
         )
 
@@ -139,27 +138,12 @@ class Draft:
         self.rules = self.rules.delete(change.id, change.tenant)
 
     @_apply.register
-    def _put_item(self, change: PutItem) -> None:
-        """Put an item unless its text is the same: a trained item would lose its learned value."""
-        item, items = change.item, self.items
-        if items is None:
-            return
-        place = items.find(item.id)
-        if place is None or items.text_at(place) != item.text:
-            [projected] = self._projected(change.vectors[:1])
-            self.items = items.put(item.id, item.text, change.vectors[0], projected)
-            posted, limits = self.items.posted, self._limits
-            # A bundle's item that gets its own text back is not a posted one.
-            if posted.count > items.posted.count and posted.count % limits.seal_items == 0:
-                full = [(posted.count - limits.seal_items, posted.count)]
-                self._item_plans = plan_merges(
-                    self._item_plans, full, alive_rows=posted.alive_rows, fan_out=limits.fan_out
-                )
-
-    @_apply.register
-    def _delete_item(self, change: DeleteItem) -> None:
+    def _change_items(self, change: PutItem | DeleteItem) -> None:
         if self.items is not None:
-            self.items = self.items.delete(change.id)
+            limits = self._limits
+            self.items = self.items.apply(
+                change, seal_items=limits.seal_items, fan_out=limits.fan_out
+            )
 
     @_apply.register
     def _put_label(self, change: PutLabel) -> None:
@@ -325,7 +309,8 @@ class Draft:
         if pending is not None:
             return None if pending.foreign else pending.vector
         rows = np.array([row])
-        if view.shards is not None or (view.share is not None and not view.are_alive(rows)[0]):
+        own = view.keys.share is None or view.are_alive(rows)[0]
+        if not (view.keys.held and own):
             return None
         vector: Halves = view.vectors(rows)[0]
         return vector
@@ -342,22 +327,15 @@ class Draft:
         ]
         self.ownership = self.ownership.with_label_rows(column, rows, aliases=own - 1)
 
-    def _projected(self, vectors: Halves) -> Halves:
-        """Return what queries read of items [m, 2, d], given their vectors [m, d]."""
-        if self._view.fusion is None:
-            return np.zeros((len(vectors), 2, vectors.shape[1]), np.float16)
-        return self._view.fusion.project(vectors)
-
     def _fused(self, vectors: Halves) -> Halves:
         """Return the keys [n, d] of posted queries: their vectors, fused with the items so far.
 
         Posted items are scanned, so every process and every replay gets the same keys.
         """
-        fusion = self._view.fusion
-        if self.items is None or fusion is None:
+        if self.items is None:
             return vectors
-        items = self.items.scanned()
-        return fused(items, fusion, vectors.astype(np.float32)).vectors.astype(np.float16)
+        queries = vectors.astype(np.float32)
+        return fused(self.items.scanned(), queries).vectors.astype(np.float16)
 
     def _tombstone_rows_of_label(self, column: int) -> None:
         self._pending.tombstone(self.ownership.rows_of_label(column, self._view.bundle))
@@ -370,18 +348,8 @@ def vote_of(instance: NewInstance) -> Vote:
 
 def _planned(view: View, limits: MemoryLimits) -> View:
     """Return `view` with plans for full blocks, and new plans where too many rows have died."""
-    planned = view.plans[-1].stop if view.plans else view.base_rows
-    full_blocks = [
-        (part.first, part.stop)
-        for part in view.parts
-        if isinstance(part, LiveRows) and not part.room and part.first >= planned
-    ]
-    alive_rows = view.alive_rows_within
-    if full_blocks:
-        plans = plan_merges(view.plans, full_blocks, alive_rows=alive_rows, fan_out=limits.fan_out)
-    else:
-        plans = without_dead_rows(view.plans, alive_rows)
-    return replace(view, plans=plans, base=view.base.reconsidered())
+    learned = view.learned.planned(fan_out=limits.fan_out)
+    return replace(view, learned=learned, base=view.base.reconsidered())
 
 
 class PendingRows:
@@ -390,7 +358,7 @@ class PendingRows:
     def __init__(self, view: View, *, block_rows: int) -> None:
         """Continue after the last row of `view`; live rows lie in blocks of `block_rows`."""
         self._first_live_row, self._block_rows = view.base_rows, block_rows
-        self._share = view.share
+        self._share = view.keys.share
         self._next_row = view.next_row
         self.rows: list[NewRow] = []  # rows to append
         self._tombstones: list[int] = []
@@ -443,28 +411,14 @@ class PendingRows:
         Rows are written behind those that published views count, so no published view changes.
         """
         tombstones = sorted(set(self._tombstones))
-        parts = tuple(part.with_tombstones(tombstones) for part in self._appended(view))
-        base = view.base.with_tombstones(tombstones)
+        learned = view.learned.with_rows(self.rows, view.bundle, block_rows=self._block_rows)
         self.rows, self._tombstones, self.base_deaths = [], [], 0
         self._size, self._sized = 0, 0
-        return replace(view, parts=parts, base=base)
-
-    def _appended(self, view: View) -> list[RowPart]:
-        """Write the collected rows into the last block, then into new blocks when it is full."""
-        rows, parts = self.rows, list(view.parts)
-        while rows:
-            last = parts[-1] if parts else None
-            if not isinstance(last, LiveRows) or not last.room:
-                last = LiveRows.block(
-                    first=last.stop if last else view.base_rows,
-                    capacity=self._block_rows,
-                    dimension=view.bundle.manifest.encoder.dimension,
-                    device=view.bundle.device,
-                )
-                parts.append(last)
-            parts[-1] = last.append(rows[: last.room])
-            rows = rows[last.room :]
-        return parts
+        return replace(
+            view,
+            base=view.base.with_tombstones(tombstones),
+            learned=learned.with_tombstones(tombstones),
+        )
 
     def _full_blocks(self, stop: int) -> int:
         """Return how many blocks are full if all rows before `stop` are written."""

@@ -100,7 +100,7 @@ class FilteredViews:
         until = fields.next_date(now)
         if self._half_life is not None and view.has_hours:
             decay = Decay(hour=hour_of(now), half_life=self._half_life)
-            answering = replace(answering, decay=decay)
+            answering = replace(answering, scope=replace(answering.scope, decay=decay))
             until = min(until, float(HOUR * (decay.hour + 1)))
         self._active = _Active(of=view, made=made, answering=answering, since=now, until=until)
         return answering
@@ -142,8 +142,8 @@ class FilteredViews:
         made = filtered(view, wanted, before)
         if only is None:
             labels, rules = made.view.labels.of(tenant), view.rules.of(tenant)
-            scope = replace(view.scope, tenant=tenant)
-            own = replace(made.view, labels=labels, rules=rules, filter_warnings=(), scope=scope)
+            scope = replace(view.scope, tenant=tenant, warnings=())
+            own = replace(made.view, labels=labels, rules=rules, scope=scope)
             made = replace(made, view=own)
         return made
 
@@ -161,8 +161,8 @@ def filtered(view: View, wanted: LabelFilter, before: Filtered | None = None) ->
     """
     made = _narrowed(view, _matching(view.labels, wanted), before)
     warnings = tuple(_warnings(view.labels, wanted))
-    narrowed = replace(made.view, filter_warnings=warnings, scope=view.scope.only(wanted))
-    return replace(made, view=narrowed)
+    scope = replace(view.scope.only(wanted), warnings=warnings)
+    return replace(made, view=replace(made.view, scope=scope))
 
 
 def _narrowed(view: View, matching: Bools, before: Filtered | None) -> Filtered:
@@ -180,7 +180,8 @@ def _narrowed(view: View, matching: Bools, before: Filtered | None) -> Filtered:
         if not len(changed):
             known = dict(zip(map(id, before.of.parts), before.view.parts, strict=True))
     parts = tuple(known.get(id(part)) or _part(part, matching) for part in view.parts)
-    made = replace(view, base=base, parts=parts, labels=view.labels.only(matching))
+    learned = replace(view.learned, parts=parts)
+    made = replace(view, base=base, learned=learned, labels=view.labels.only(matching))
     return Filtered(of=view, view=made, matching=matching, passing=passing)
 
 

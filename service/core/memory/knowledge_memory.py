@@ -12,18 +12,19 @@ from dataclasses import replace
 from service.core.bundle.bundle import Bundle
 from service.core.changes import Change, Posted, rows_of
 from service.core.errors import MemoryFull
+from service.core.index.compaction import SegmentPlan
 from service.core.index.key_parts import KeyShare
 from service.core.index.protocol import Segment
-from service.core.items.fusion import OnnxFusion
 from service.core.items.item_memory import ItemMemory, bytes_of_memory_item
 from service.core.label_filter import LabelFilter
 from service.core.lexical.word_index import most_bytes
-from service.core.memory.compaction import SegmentPlan
 from service.core.memory.decay import PLAIN
 from service.core.memory.draft import Draft, MemoryLimits, vote_of
 from service.core.memory.filtered_view import FilteredViews
+from service.core.memory.keys import HeldKeys, KeySource, ShardedKeys
 from service.core.memory.label_fields import LabelFields
 from service.core.memory.label_table import LabelTable, bytes_of_label
+from service.core.memory.learned_rows import LearnedRows
 from service.core.memory.part import BaseRows, RowPart, bytes_of_row, seal
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.rule_table import RuleTable, bytes_of_rule
@@ -60,12 +61,13 @@ class KnowledgeMemory:
         self._dimension = bundle.manifest.encoder.dimension
         self._filtered = FilteredViews(half_life)
         self._recent: dict[int, View] = {}  # of a shard, by version, the oldest first
+        self.shards = shards
+        keys: KeySource = HeldKeys(share) if shards is None else ShardedKeys(shards)
         self._set_view(
             View(
                 version=version,
-                base=BaseRows.of(bundle, share, searched=shards is None),
-                parts=(),
-                plans=(),
+                base=BaseRows.of(bundle, share, searched=keys.held),
+                learned=LearnedRows(first=bundle.instances + bundle.labels),
                 labels=LabelTable(
                     base_ids=bundle.label_ids,
                     base_texts=bundle.label_texts,
@@ -77,10 +79,8 @@ class KnowledgeMemory:
                 ),
                 ownership=RowOwnership.of_bundle(bundle),
                 items=None if bundle.items is None else ItemMemory.of(bundle.items),
-                fusion=None if bundle.items is None else OnnxFusion(bundle.items.fusion),
                 rules=RuleTable.from_rules(bundle.rules, most_work=self.limits.rule_work),
-                share=share,
-                shards=shards,
+                keys=keys,
             )
         )
 
@@ -164,7 +164,7 @@ class KnowledgeMemory:
         If `newest` is the number of a later change, the newest ones are counted back from it.
         """
         together = len(changes)
-        if self._view.share is not None and changes:
+        if self._view.keys.share is not None and changes:
             last_together = max(newest, changes[-1].sequence) - KEPT_VERSIONS
             together = sum(change.sequence <= last_together for change in changes)
         for some in (changes[:together], *([change] for change in changes[together:])):
@@ -177,7 +177,7 @@ class KnowledgeMemory:
     def _set_view(self, view: View) -> None:
         """Make a view the newest one; a shard also keeps the ones before it."""
         self._view = view
-        if view.share is not None:
+        if view.keys.share is not None:
             self._recent[view.version] = view
             if len(self._recent) > KEPT_VERSIONS:
                 del self._recent[next(iter(self._recent))]
@@ -188,7 +188,7 @@ class KnowledgeMemory:
         Any thread may call this, because the content of a row never changes. It takes a tenth of a
         second for 65,000 rows.
         """
-        parts = self._view.parts_within(plan.first, plan.stop)
+        parts = self._view.learned.within(plan.first, plan.stop)
         return seal(plan, parts, segment, dimension=self._dimension)
 
     def attach(self, sealed: RowPart) -> bool:
@@ -198,10 +198,12 @@ class KnowledgeMemory:
         larger one, returns False and changes nothing. A newer plan of the same blocks is no
         obstacle: where rows die quickly, plans may be remade faster than segments are built.
         """
-        if not any((sealed.first, sealed.stop) == (p.first, p.stop) for p in self._view.plans):
+        learned = self._view.learned
+        if not any((sealed.first, sealed.stop) == (p.first, p.stop) for p in learned.plans):
             return False
-        alive = self._view.alive_rows_within(sealed.first, sealed.stop)
-        self._set_view(self._view.with_sealed(sealed.with_alive(alive)))
+        alive = learned.alive_within(sealed.first, sealed.stop)
+        learned = learned.with_sealed(sealed.with_alive(alive))
+        self._set_view(replace(self._view, learned=learned))
         return True
 
     def attach_base(self, plan: SegmentPlan, segment: Segment | None) -> bool:
@@ -215,7 +217,7 @@ class KnowledgeMemory:
         Returns False and changes nothing if the plan was replaced by another one in the meantime.
         """
         items = self._view.items
-        if items is None or not any(current is plan for current in self._view.item_plans):
+        if items is None or not any(current is plan for current in items.plans):
             return False
         if plan.first > items.posted.sealed_count:
             return False  # earlier items must be attached first

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from service.core.bundle.bundle import Bundle
 from service.core.files.arrays import is_constant, without_repetition
+from service.core.index.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
 from service.core.index.device_segment import DeviceLiveVectors
 from service.core.index.devices import ScanDevice
 from service.core.index.exact import LiveVectors, exact_search
@@ -29,7 +30,6 @@ from service.core.index.parts import Part
 from service.core.index.protocol import RowFilter, Segment, Tombstones
 from service.core.lexical.lexicon import WordPart
 from service.core.lexical.word_index import FrozenWords, LiveWords, gathered
-from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
 from service.core.memory.decay import PLAIN
 from service.core.types import Bools, Floats, Halves, Indices, RowKind, Rows
 
@@ -103,7 +103,7 @@ class BaseRows:
         own = bundle.rows_of(share)
         others = np.delete(np.arange(rows.count), own)
         rows = replace(rows, dead=rows.dead.with_dead(others), checked=len(others), own=own)
-        return rows.planned() if bundle.manifest.parts is None else rows
+        return rows if bundle.manifest.key_parts else rows.planned()
 
     @property
     def count(self) -> int:

@@ -22,6 +22,7 @@ import numpy as np
 
 from service.core.index.found_rows import nearest, pad
 from service.core.label_filter import LabelFilter
+from service.core.memory.decay import Decay
 from service.core.tenant import Tenant
 from service.core.types import Floats, Halves, RowKind, Rows
 
@@ -33,12 +34,16 @@ class Scope:
     """How a view was made from that of all labels, so that a shard can make its own the same way.
 
     Labels were left out that are not active `at` a time in microseconds, that are not a `tenant`'s,
-    and that do not pass each of the `filters`.
+    and that do not pass each of the `filters`. `warnings` are sentences about conditions of the
+    last filter that never hold (`filtered_view`). With a `decay`, it reduces the weights of old
+    votes; without one, votes have the weights that were posted. Shards need neither.
     """
 
     at: int | None = None
     tenant: Tenant | None = None
     filters: tuple[LabelFilter, ...] = ()
+    warnings: tuple[str, ...] = ()
+    decay: Decay | None = None
 
     def only(self, wanted: LabelFilter) -> Scope:
         """Return the scope with one filter more."""

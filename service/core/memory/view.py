@@ -9,7 +9,6 @@ Shapes: B queries, b keys per query, n votes, N instances, L labels, d dimension
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,23 +18,15 @@ import numpy as np
 
 from service.core.bundle.bundle import Bundle
 from service.core.files.arrays import is_constant
-from service.core.index.found_rows import (
-    nearest,
-    nearest_sharing,
-    one_similarity_per_key,
-    pad,
-    places_per_key,
-)
+from service.core.index.compaction import SegmentPlan
 from service.core.index.hubs import without_hubs
-from service.core.index.key_parts import KeyShare, queue_for_part
-from service.core.index.parts import Part, with_sealed
-from service.core.items.fusion import FusedQueries, OnnxFusion, fused
+from service.core.items.fusion import FusedQueries, fused
 from service.core.items.item_memory import ItemMemory
-from service.core.lexical.hybrid import Cosines, cosines_by, with_matches
+from service.core.lexical.hybrid import with_matches
 from service.core.lexical.lexicon import NO_MATCH, Lexicon, Match, contained
-from service.core.memory.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
-from service.core.memory.decay import Decay
+from service.core.memory.keys import HeldKeys, KeySource
 from service.core.memory.label_table import LabelTable
+from service.core.memory.learned_rows import LearnedRows
 from service.core.memory.part import (
     BaseRows,
     RowPart,
@@ -45,7 +36,7 @@ from service.core.memory.part import (
 )
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.rule_table import RuleTable
-from service.core.memory.shards import EVERYTHING, FoundRows, KeySearch, Scope, Shards
+from service.core.memory.shards import EVERYTHING, FoundRows, KeySearch, Scope
 from service.core.types import Bools, Doubles, Floats, Halves, Indices, RowKind, Rows
 
 _NO_ROWS: Rows = np.zeros(0, np.int64)
@@ -55,30 +46,19 @@ _NO_ROWS: Rows = np.zeros(0, np.int64)
 class View:
     """The memory at one version; nothing in it ever changes.
 
-    `base` holds the bundle's rows. `parts` holds the rows learned since, in order of their numbers.
-    `plans` say which learned rows belong in one segment, and `item_plans` which posted items. Only
-    a bundle with an item memory has `items` and `fusion`. `filter_warnings` are sentences about
-    conditions of a filter that never hold (`filtered_view`). With a `decay`, it reduces the weights
-    of old votes; without one, votes have the weights that were posted.
-
-    In a shard, rows of other shards than its `share` are dead. In the front of `shards`, rows have
-    no keys, and `scope` tells the shards which labels are left out.
+    `base` holds the bundle's rows, and `learned` those learned since. Only a bundle with an item
+    memory has `items`. `keys` is where the keys of rows come from, and `scope` how the view was
+    made from that of all labels.
     """
 
     version: int
     base: BaseRows
-    parts: tuple[RowPart, ...]
-    plans: tuple[SegmentPlan, ...]
+    learned: LearnedRows
     labels: LabelTable
     ownership: RowOwnership
     items: ItemMemory | None = None
-    fusion: OnnxFusion | None = None
-    item_plans: tuple[SegmentPlan, ...] = ()
     rules: RuleTable = field(default_factory=RuleTable)
-    filter_warnings: tuple[str, ...] = ()
-    decay: Decay | None = None
-    share: KeyShare | None = None
-    shards: Shards | None = None
+    keys: KeySource = field(default_factory=HeldKeys)
     scope: Scope = EVERYTHING
 
     @property
@@ -92,31 +72,35 @@ class View:
         return self.base.count
 
     @property
+    def parts(self) -> tuple[RowPart, ...]:
+        """The parts of the rows learned since the bundle."""
+        return self.learned.parts
+
+    @property
     def next_row(self) -> int:
         """The number that the next learned row will get."""
-        return self.parts[-1].stop if self.parts else self.base_rows
+        return self.learned.stop
 
     @property
     def sealed_rows(self) -> int:
         """The number of rows in segments built since the bundle, including dead ones."""
-        return sum(part.stored_rows for part in self.parts if part.sealed)
+        return self.learned.sealed_rows
 
     @property
     def live_rows(self) -> int:
         """The number of rows learned since the bundle, including sealed and dead ones."""
-        return sum(part.stored_rows for part in self.parts)
+        return self.learned.stored_rows
 
     @property
     def live_bytes(self) -> int:
         """The estimated main memory of all rules, and of all else learned since the bundle."""
         of_items = 0 if self.items is None else self.items.live_bytes
-        of_rows = sum(part.stored_bytes for part in self.parts)
-        return self.labels.live_bytes + of_items + of_rows + self.rules.size
+        return self.labels.live_bytes + of_items + self.learned.stored_bytes + self.rules.size
 
     @property
     def dead_rows(self) -> int:
         """The number of rows that were replaced or deleted and are still stored."""
-        return self.base.dead_rows + sum(part.dead_rows for part in self.parts)
+        return self.base.dead_rows + self.learned.dead_rows
 
     @property
     def rows(self) -> int:
@@ -134,6 +118,11 @@ class View:
         return self.base.has_hours or any(part.has_hours for part in self.parts)
 
     @property
+    def filter_warnings(self) -> tuple[str, ...]:
+        """Sentences about conditions of the view's filter that never hold."""
+        return self.scope.warnings
+
+    @property
     def has_rules(self) -> bool:
         """Whether there are rules, of any tenant."""
         return len(self.rules.rules) > 0
@@ -143,40 +132,23 @@ class View:
         parts = (part.alive_rows() for part in self.parts)
         return np.concatenate([self.base.alive_rows(), *parts])
 
-    def alive_rows_within(self, first: int, stop: int) -> Rows:
-        """Return the rows without a tombstone in parts that lie within [first, stop)."""
-        rows = [part.alive_rows() for part in self.parts_within(first, stop)]
-        return np.concatenate([_NO_ROWS, *rows])
-
-    def parts_within(self, first: int, stop: int) -> list[RowPart]:
-        """Return the parts that lie entirely within [first, stop)."""
-        return [part for part in self.parts if first <= part.first and part.stop <= stop]
-
     def unsealed_plans(self) -> Iterator[SegmentPlan]:
         """Yield the plans of learned rows whose segment is not attached yet."""
-        return _unsealed(self.plans, self.parts)
+        return self.learned.unsealed_plans()
 
     def unsealed_item_plans(self) -> Iterator[SegmentPlan]:
         """Yield the plans of posted items whose index is not attached yet."""
-        return _unsealed(self.item_plans, () if self.items is None else self.items.posted.sealed)
+        return iter(()) if self.items is None else self.items.unsealed_plans()
 
     def unbuilt_base_plan(self) -> SegmentPlan | None:
         """Return the plan of a graph over the bundle's rows that is not in use yet, or None."""
         plan, rebuilt = self.base.plan, self.base.rebuilt
         return None if rebuilt is not None and rebuilt[0] is plan else plan
 
-    def spare_deaths(self) -> float:
-        """Return how many more learned rows may die before a plan must be made again.
-
-        Plans of few rows wait for the next full block; otherwise they would be remade too often.
-        """
-        spare = []
-        for plan in self.plans:
-            if len(plan.rows) >= FEW_ROWS:
-                parts = self.parts_within(plan.first, plan.stop)
-                alive = sum(part.stored_rows - part.dead_rows for part in parts)
-                spare.append(exceeds_dead_share(len(plan.rows)) - (len(plan.rows) - alive))
-        return min(spare, default=math.inf)
+    @property
+    def built(self) -> bool:
+        """Whether no plan lacks its segment; without one, its rows are found more slowly."""
+        return next(self.all_unsealed(), None) is None
 
     def all_unsealed(self) -> Iterator[SegmentPlan]:
         """Yield all plans, of rows and of posted items, whose segment is not attached yet."""
@@ -185,15 +157,11 @@ class View:
             () if base is None else (base,), self.unsealed_plans(), self.unsealed_item_plans()
         )
 
-    def with_sealed(self, sealed: RowPart) -> View:
-        """Return the view with one sealed part instead of the parts that held its rows."""
-        return replace(self, parts=with_sealed(self.parts, sealed))
-
     def fused(self, queries: Floats, given: Sequence[Rows] | None = None) -> FusedQueries:
         """Fuse queries [n, d] with items like `fusion.fused`; without items they are unchanged."""
-        if self.items is None or self.fusion is None:
+        if self.items is None:
             return FusedQueries(vectors=queries)
-        return fused(self.items, self.fusion, queries, given)
+        return fused(self.items, queries, given)
 
     def retrieve(
         self,
@@ -202,38 +170,15 @@ class View:
         depth: int,
         kind: RowKind | None = None,
         exact: bool = False,
-        count: int | None = None,
     ) -> tuple[Floats, Rows]:
-        """Find the `depth` nearest keys of each query [B, d], or only the first `count`.
+        """Find the `depth` nearest keys of each query [B, d].
 
         `kind` restricts the search to instances or to labels. `exact` scans all keys instead of
         walking through graphs. The rows of one key take at most `places_per_key` places. Returns
         similarities [B, b], descending, and row numbers [B, b]; row -1 fills missing places.
         """
-        if self.shards is not None:
-            wanted = self.key_search(queries, depth=depth, kind=kind, exact=exact)
-            return self.shards.search(wanted)[:2]
-        share, ef = places_per_key(depth), None if exact else self.bundle.manifest.index.ef
-        if count is not None:
-            ef = ef and queue_for_part(ef, count / depth)
-            depth = count
-        similarities, rows = self.base.search(queries, count=depth, ef=ef, kind=kind, share=share)
-        if self.parts:
-            # A part's row matters only if it beats the base's last row, -inf if that is missing.
-            above = similarities[:, -1]
-            results = [
-                part.search(queries, count=depth, ef=ef, kind=kind, share=share, above=above)
-                for part in self.parts
-            ]
-            similarities = np.hstack([similarities, *(found for found, _ in results)])
-            rows = np.hstack([rows, *(found for _, found in results)])
-        similarities = np.where(rows < 0, np.float32(-np.inf), similarities)
-        if not self.parts:
-            return pad(*nearest(similarities, rows, count=depth), count=depth)
-        found = one_similarity_per_key(
-            *nearest(similarities, rows, count=rows.shape[1]), share=share, vectors_of=self.vectors
-        )
-        return pad(*nearest_sharing(*found, count=depth, share=share), count=depth)
+        wanted = self.key_search(queries, depth=depth, kind=kind, exact=exact)
+        return self.keys.search(self, wanted)[0][:2]
 
     def search(
         self,
@@ -256,19 +201,11 @@ class View:
         matches: list[Match] = []
         if words is not None or covered:
             matches = [self.matches(query, kind, words, covered=covered) for query in queries]
+        wanted = self.key_search(vectors, depth=depth, kind=kind, exact=exact)
         named = [match.rows for match in matches]
-        if self.shards is None:
-            found = FoundRows(*self.retrieve(vectors, depth=depth, kind=kind, exact=exact))
-        else:
-            wanted = self.key_search(vectors, depth=depth, kind=kind, exact=exact)
-            found = self.shards.search(replace(wanted, named=named))
+        found, cosines = self.keys.search(self, replace(wanted, named=named))
         similarities, rows = found.similarities, found.rows
         if matches:
-            cosines = (
-                cosines_by(self.vectors, vectors)
-                if self.shards is None
-                else _looked_up(found, named)
-            )
             similarities, rows = with_matches(similarities, rows, matches=matches, cosines=cosines)
         if self.bundle.has_hubs:
             similarities, rows = without_hubs(similarities, rows, self.penalties(rows))
@@ -276,25 +213,19 @@ class View:
 
     def answer(self, wanted: KeySearch) -> FoundRows:
         """Answer a front from a shard's view, which must be in the scope that is searched."""
-        found = self.retrieve(
-            wanted.queries,
-            depth=wanted.depth,
-            kind=wanted.kind,
-            exact=wanted.exact,
-            count=wanted.count,
-        )
-        cosines, cosines_of = [], cosines_by(self.vectors, wanted.queries)
+        found, cosines_of = self.keys.search(self, wanted)
+        cosines = []
         for place, rows in enumerate(wanted.named):
             own = np.full(len(rows), np.nan, np.float32)
             held = self.are_alive(rows)
             own[held] = cosines_of(place, rows[held])
             cosines.append(own)
-        return FoundRows(*found, cosines)
+        return FoundRows(found.similarities, found.rows, cosines)
 
     def key_search(
         self, queries: Floats, *, depth: int, kind: RowKind | None = None, exact: bool = False
     ) -> KeySearch:
-        """Return what a front asks of shards to `retrieve` keys; the arguments are the same."""
+        """Return the search that `retrieve` makes; the arguments are the same."""
         return KeySearch(
             version=self.version,
             next_row=self.next_row,
@@ -351,7 +282,7 @@ class View:
     def is_instance(self, rows: Rows) -> Bools:
         """Return which of `rows` [b] are instance rows."""
         instance = np.zeros(len(rows), bool)
-        for part, places in self._by_part(rows):
+        for part, places in self.by_part(rows):
             instance[places] = part.is_instance(rows[places])
         return instance
 
@@ -410,7 +341,7 @@ class View:
         Rows weigh 1 if neither the data nor posted clicks have weights.
         """
         masses, clicks = np.ones(len(rows)), self.bundle.vote_clicks
-        for part, places in self._by_part(rows):
+        for part, places in self.by_part(rows):
             votes = part.votes(rows[places])
             if is_constant(clicks) and part.are_plain(votes):
                 continue
@@ -442,18 +373,13 @@ class View:
     def are_alive(self, rows: Rows) -> Bools:
         """Return which of `rows` [b] have no tombstone."""
         alive = np.zeros(len(rows), bool)
-        for part, places in self._by_part(rows):
+        for part, places in self.by_part(rows):
             alive[places] = part.are_alive(rows[places])
         return alive
 
     def vectors(self, rows: Rows) -> Halves:
         """Return the keys [b, d] of `rows` [b]."""
-        if self.shards is not None:
-            return self.shards.vectors(self.version, rows)
-        vectors = np.empty((len(rows), self.bundle.keys.shape[1]), np.float16)
-        for part, places in self._by_part(rows):
-            vectors[places] = part.vectors(rows[places])
-        return vectors
+        return self.keys.vectors(self, rows)
 
     def label_keys(self, columns: Rows) -> Halves:
         """Return the keys [k, d] of the texts of the labels at `columns` [k]."""
@@ -479,14 +405,15 @@ class View:
     def _weighted(self, votes: Votes) -> WeightedVotes:
         """Return votes with the weights that are left of them."""
         columns, counts, weights, hours = votes
-        return columns, counts, weights if self.decay is None else self.decay.of(weights, hours)
+        decay = self.scope.decay
+        return columns, counts, weights if decay is None else decay.of(weights, hours)
 
     def _cast(self, rows: Rows) -> tuple[Rows, Votes]:
         """Return the votes of `rows` [b], also for deleted labels, and each vote's place in `rows`.
 
         The places [n] ascend.
         """
-        found = [(places, part.votes(rows[places])) for part, places in self._by_part(rows)]
+        found = [(places, part.votes(rows[places])) for part, places in self.by_part(rows)]
         if len(found) == 1:
             [(places, votes)] = found
             return np.repeat(places, votes.counts), votes
@@ -500,7 +427,7 @@ class View:
             votes.hours[order],
         )
 
-    def _by_part(self, rows: Rows) -> Iterator[tuple[BaseRows | RowPart, Rows]]:
+    def by_part(self, rows: Rows) -> Iterator[tuple[BaseRows | RowPart, Rows]]:
         """Yield each part that holds some of `rows` [b], with their positions in `rows`."""
         places = np.flatnonzero(rows < self.base_rows)
         if len(places):
@@ -511,13 +438,3 @@ class View:
             places = np.flatnonzero((rows >= part.first) & (rows < part.stop))
             if len(places):
                 yield part, places
-
-
-def _looked_up(found: FoundRows, named: Sequence[Rows]) -> Cosines:
-    """Return the cosines that shards found for the rows `named` in each query, ascending."""
-    return lambda place, rows: found.cosines[place][np.searchsorted(named[place], rows)]
-
-
-def _unsealed(plans: Sequence[SegmentPlan], parts: Sequence[Part]) -> Iterator[SegmentPlan]:
-    sealed = {id(part.rows) for part in parts if part.sealed}
-    return (plan for plan in plans if id(plan.rows) not in sealed)

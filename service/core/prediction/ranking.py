@@ -316,7 +316,7 @@ class Ranker:
 
     def _values(self, view: View) -> Values:
         bundle = view.bundle
-        decay, last = view.decay if view.base.has_hours else None, self._last
+        decay, last = view.scope.decay if view.base.has_hours else None, self._last
         if last is None or last[0] is not bundle or last[1] != decay:
             weights = bundle.vote_weights
             if decay is not None:

@@ -371,7 +371,8 @@ class Histories(RuleBasedStateMachine):
     )
     def predict(self, memorization: float, query: str, hour: int | None) -> None:
         decay = None if hour is None else Decay(hour=hour, half_life=HALF_LIFE)
-        without_rules = replace(self.memory.view, rules=RuleTable(), decay=decay)
+        scope = replace(self.memory.view.scope, decay=decay)
+        without_rules = replace(self.memory.view, rules=RuleTable(), scope=scope)
         scores = {
             keyword.id: keyword.score
             for keyword in ask(without_rules, memorization)[QUERIES.index(query)].keywords

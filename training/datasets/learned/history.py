@@ -242,7 +242,10 @@ def _replayed(bundle: Bundle, label_log: LabelLog, counts: ClickCounts) -> Histo
     """Count all events of the log, and apply those that the bundle does not hold yet."""
     start = held_version(bundle.manifest, label_log)
     memory = KnowledgeMemory(bundle, version=start)
-    draft = Draft(replace(memory.view, fusion=None), memory.limits)
+    view = memory.view
+    if view.items is not None:
+        view = replace(view, items=replace(view.items, attended=0))  # there are no vectors to fuse
+    draft = Draft(view, memory.limits)
     dimension = bundle.manifest.encoder.dimension
     unknown, served = 0, None
 

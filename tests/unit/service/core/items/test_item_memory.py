@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.core.items.fusion import OnnxFusion, fused
+from service.core.items.fusion import fused
 from service.core.items.item_memory import ItemMemory
 from service.core.text_identity import identity
 from service.core.types import NewItem
@@ -96,16 +96,15 @@ def test_other_queries_do_not_change_how_a_query_is_fused(tmp_path: Path) -> Non
     ids = [str(number) for number in range(20)]
     keys = units(20, seed=1).astype(np.float16)
     memory, queries = ItemMemory.of(item_files_of(tmp_path, ids, ids, keys)), units(9, seed=3)
-    fusion = OnnxFusion(memory.base.files.fusion)
-    together = fused(memory, fusion, queries)
+    together = fused(memory, queries)
     for row in range(len(queries)):
-        alone = fused(memory, fusion, queries[row : row + 1])
+        alone = fused(memory, queries[row : row + 1])
         assert np.array_equal(alone.vectors[0], together.vectors[row])
         assert np.array_equal(alone.similarities[0], together.similarities[row])
 
 
 def test_without_items_or_queries_nothing_changes(tmp_path: Path) -> None:
     empty = ItemMemory.of(item_files_of(tmp_path, [], [], np.zeros((0, 8), np.float16)))
-    fusion, queries = OnnxFusion(tmp_path), units(2, seed=5)
-    assert np.array_equal(fused(empty, fusion, queries).vectors, queries)
-    assert fused(empty, fusion, queries[:0]).vectors.shape == (0, 8)
+    queries = units(2, seed=5)
+    assert np.array_equal(fused(empty, queries).vectors, queries)
+    assert fused(empty, queries[:0]).vectors.shape == (0, 8)

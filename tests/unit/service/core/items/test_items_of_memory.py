@@ -221,7 +221,7 @@ def test_what_died_while_an_index_was_built_is_not_found(
 ) -> None:
     planned = list(memory.view.unsealed_item_plans())
     memory.apply([DeleteItem(sequence=POSTED + 1, id="new 7")])
-    assert list(memory.view.item_plans) == planned
+    assert list(memory.view.items.plans) == planned
     seal_items(memory, tmp_path)
     _, places = items_of(memory).nearest(vectors(1)[7:8], 3)
     assert 7 + len(ITEMS) not in places.tolist()

@@ -16,8 +16,9 @@ from rpds import HashTrieMap
 from service.core.bundle.label_details import LabelDetails
 from service.core.errors import NotCompiled
 from service.core.files.arrays import constant
-from service.core.memory.compaction import SegmentPlan
+from service.core.index.compaction import SegmentPlan
 from service.core.memory.label_table import LabelTable
+from service.core.memory.learned_rows import LearnedRows
 from service.core.memory.part import BaseRows, LiveRows, NewRow, RowPart, seal
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.view import View
@@ -63,8 +64,7 @@ def view_of(
     return View(
         version=0,
         base=BaseRows.of(bundle),
-        parts=parts,
-        plans=(),
+        learned=LearnedRows(first=len(instances) + labels, parts=parts),
         labels=LabelTable(
             base_ids=ids,
             base_texts=ids,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.memory.compaction import (
+from service.core.index.compaction import (
     AliveRows,
     SegmentPlan,
     exceeds_dead_share,

@@ -10,9 +10,10 @@ The rows of their plans are positions among all posted items.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from service.core.index.parts import Part
 from service.core.types import Rows
 
 FAN_OUT = 4
@@ -73,6 +74,12 @@ def without_dead_rows(
         plan if len(plan.rows) < FEW_ROWS else _without_dead_rows(plan, alive_rows)
         for plan in plans
     )
+
+
+def unsealed(plans: Sequence[SegmentPlan], parts: Sequence[Part]) -> Iterator[SegmentPlan]:
+    """Yield the plans whose segment is not among `parts`."""
+    sealed = {id(part.rows) for part in parts if part.sealed}
+    return (plan for plan in plans if id(plan.rows) not in sealed)
 
 
 def _merged(neighbors: Sequence[SegmentPlan], alive_rows: AliveRows) -> SegmentPlan:
