@@ -213,8 +213,9 @@ class Engine:
             )
         self._loaded = loaded
         self._reads.waiters.notify()
-        for sealer in self._sealers:
-            sealer.wake()
+        if not loaded.memory.view.built:
+            for sealer in self._sealers:
+                sealer.wake()
 
     def close(self) -> None:
         """Finish admitted requests, then stop all threads and child processes."""

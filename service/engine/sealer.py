@@ -54,9 +54,8 @@ class Sealer:
         self._thread.start()
 
     def wake(self) -> None:
-        """Build the planned segments, if there are any."""
-        if not self._loaded().memory.view.built:
-            self._woken.set()
+        """Look for planned segments."""
+        self._woken.set()
 
     def interrupt(self) -> None:
         """Kill the child that builds a segment, if there is one. Any thread may call this."""

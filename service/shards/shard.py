@@ -166,8 +166,9 @@ class Shard:
         """Wake the threads that wait for a version, and the sealers if there is a plan."""
         with self._published:
             self._published.notify_all()
-        for sealer in self._sealers:
-            sealer.wake()
+        if not self.built:
+            for sealer in self._sealers:
+                sealer.wake()
 
     def _reloaded(self, request: UseBundle) -> None:
         log.info("the fronts have changed to another bundle", extra={"bundle": request.bundle})

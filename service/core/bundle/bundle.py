@@ -125,6 +125,7 @@ class Bundle:
     reranker: RerankerFiles | None = None
     rules: tuple[Rule, ...] = ()
     device: ScanDevice | None = None  # searches the keys and live rows; None: the CPU does
+    has_hubs: bool = False  # whether anything is subtracted
     parts: Mapping[int, KeyPart] = field(default_factory=dict)  # those that are held, by number
 
     @property
@@ -136,11 +137,6 @@ class Bundle:
     def labels(self) -> int:
         """L, the number of labels."""
         return self.manifest.memory.labels
-
-    @property
-    def has_hubs(self) -> bool:
-        """Whether anything is subtracted from similarities."""
-        return not is_constant(self.hubs)
 
     def rows_of(self, share: KeyShare) -> Rows:
         """Return the rows of a share, ascending; of a bundle in parts, a part that is held."""
@@ -273,6 +269,7 @@ def open_bundle(
         vote_weights=of_votes(VOTE_WEIGHTS, np.float32(1), memory.votes),
         vote_hours=of_votes(VOTE_HOURS, np.int32(NEVER), memory.votes),
         vote_clicks=of_votes(VOTE_CLICKS, np.float32(1), memory.instances),
+        has_hubs=HUBS in facts.files,
         hubs=of_votes(HUBS, np.float16(0), memory.rows),
         instance_texts=TextStore(folder / INSTANCE_TEXTS, count=memory.instances),
         **{

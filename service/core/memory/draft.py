@@ -79,13 +79,10 @@ class Draft:
 
     @property
     def live_bytes(self) -> int:
-        """The view's `live_bytes`, plus the most bytes of what is not yet written."""
-        new_labels = self.labels.live_bytes - self._view.labels.live_bytes
-        new_items = 0
-        if self.items is not None and self._view.items is not None:
-            new_items = self.items.live_bytes - self._view.items.live_bytes
-        new_rules = self.rules.size - self._view.rules.size
-        return self._view.live_bytes + self._pending.size + new_labels + new_items + new_rules
+        """The `live_bytes` of the next view; rows not yet written take at most as much."""
+        of_items = 0 if self.items is None else self.items.live_bytes
+        of_rows = self._view.learned.stored_bytes + self._pending.size
+        return self.labels.live_bytes + of_items + of_rows + self.rules.size
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Apply changes in the order of the log."""

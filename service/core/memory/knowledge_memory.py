@@ -21,15 +21,13 @@ from service.core.lexical.word_index import most_bytes
 from service.core.memory.decay import PLAIN
 from service.core.memory.draft import Draft, MemoryLimits, vote_of
 from service.core.memory.filtered_view import FilteredViews
-from service.core.memory.keys import HeldKeys, KeySource, ShardedKeys
 from service.core.memory.label_fields import LabelFields
 from service.core.memory.label_table import LabelTable, bytes_of_label
-from service.core.memory.learned_rows import LearnedRows
-from service.core.memory.part import BaseRows, RowPart, bytes_of_row, seal
+from service.core.memory.part import BaseRows, LearnedRows, RowPart, bytes_of_row, seal
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.rule_table import RuleTable, bytes_of_rule
-from service.core.memory.shards import Scope, Shards
-from service.core.memory.view import View
+from service.core.memory.shards import Scope, ShardedKeys, Shards
+from service.core.memory.view import HeldKeys, View
 from service.core.rules import Rule
 from service.core.tenant import NAMESPACE_END, Tenant
 from service.core.text_identity import IdentityLookup
@@ -62,7 +60,7 @@ class KnowledgeMemory:
         self._filtered = FilteredViews(half_life)
         self._recent: dict[int, View] = {}  # of a shard, by version, the oldest first
         self.shards = shards
-        keys: KeySource = HeldKeys(share) if shards is None else ShardedKeys(shards)
+        keys = HeldKeys(share) if shards is None else ShardedKeys(shards)
         self._set_view(
             View(
                 version=version,

@@ -9,7 +9,7 @@ Shapes: B queries, b rows, n stored rows or votes, R rows of the bundle, d dimen
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from sys import getsizeof
@@ -20,13 +20,20 @@ from numpy.typing import NDArray
 
 from service.core.bundle.bundle import Bundle
 from service.core.files.arrays import is_constant, without_repetition
-from service.core.index.compaction import FEW_ROWS, SegmentPlan, exceeds_dead_share
+from service.core.index.compaction import (
+    FEW_ROWS,
+    SegmentPlan,
+    exceeds_dead_share,
+    plan_merges,
+    unsealed,
+    without_dead_rows,
+)
 from service.core.index.device_segment import DeviceLiveVectors
 from service.core.index.devices import ScanDevice
 from service.core.index.exact import LiveVectors, exact_search
 from service.core.index.found_rows import search_sharing
 from service.core.index.key_parts import KeyShare, PartedSegment
-from service.core.index.parts import Part
+from service.core.index.parts import Part, with_sealed
 from service.core.index.protocol import RowFilter, Segment, Tombstones
 from service.core.lexical.lexicon import WordPart
 from service.core.lexical.word_index import FrozenWords, LiveWords, gathered
@@ -493,6 +500,102 @@ class LiveRows(RowPart):
         return replace(self, stop=self.stop + len(rows), stored_bytes=size, word_bytes=words)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LearnedRows:
+    """The rows from number `first` on, in `parts`, in order of their numbers.
+
+    `plans` say which of them belong in one segment.
+    """
+
+    first: int
+    parts: tuple[RowPart, ...] = ()
+    plans: tuple[SegmentPlan, ...] = ()
+
+    @property
+    def stored_rows(self) -> int:
+        """The number of stored rows, including sealed and dead ones."""
+        return sum(part.stored_rows for part in self.parts)
+
+    @property
+    def sealed_rows(self) -> int:
+        """The number of rows in segments, including dead ones."""
+        return sum(part.stored_rows for part in self.parts if part.sealed)
+
+    @property
+    def dead_rows(self) -> int:
+        """The number of rows that were replaced or deleted and are still stored."""
+        return sum(part.dead_rows for part in self.parts)
+
+    @property
+    def stored_bytes(self) -> int:
+        """The estimated main memory of the rows."""
+        return sum(part.stored_bytes for part in self.parts)
+
+    def within(self, first: int, stop: int) -> list[RowPart]:
+        """Return the parts that lie entirely within [first, stop)."""
+        return [part for part in self.parts if first <= part.first and part.stop <= stop]
+
+    def alive_within(self, first: int, stop: int) -> Rows:
+        """Return the rows without a tombstone in parts that lie within [first, stop)."""
+        rows = [part.alive_rows() for part in self.within(first, stop)]
+        return np.concatenate([np.zeros(0, np.int64), *rows])
+
+    def unsealed_plans(self) -> Iterator[SegmentPlan]:
+        """Yield the plans whose segment is not attached yet."""
+        return unsealed(self.plans, self.parts)
+
+    def spare_deaths(self) -> float:
+        """Return how many more rows may die before a plan must be made again.
+
+        Plans of few rows wait for the next full block; otherwise they would be remade too often.
+        """
+        spare = []
+        for plan in self.plans:
+            if len(plan.rows) >= FEW_ROWS:
+                parts = self.within(plan.first, plan.stop)
+                alive = sum(part.stored_rows - part.dead_rows for part in parts)
+                spare.append(exceeds_dead_share(len(plan.rows)) - (len(plan.rows) - alive))
+        return min(spare, default=math.inf)
+
+    def planned(self, *, fan_out: int) -> LearnedRows:
+        """Return the rows with plans for full blocks, and new plans if too many rows have died."""
+        planned = self.plans[-1].stop if self.plans else self.first
+        full_blocks = [
+            (part.first, part.stop)
+            for part in self.parts
+            if isinstance(part, LiveRows) and not part.room and part.first >= planned
+        ]
+        if not full_blocks:
+            return replace(self, plans=without_dead_rows(self.plans, self.alive_within))
+        plans = plan_merges(self.plans, full_blocks, alive_rows=self.alive_within, fan_out=fan_out)
+        return replace(self, plans=plans)
+
+    def with_sealed(self, sealed: RowPart) -> LearnedRows:
+        """Return the rows with one sealed part instead of the parts that held its rows."""
+        return replace(self, parts=with_sealed(self.parts, sealed))
+
+    def with_tombstones(self, rows: Sequence[int]) -> LearnedRows:
+        """Return the rows, with those of these numbers dead as well."""
+        return replace(self, parts=tuple(part.with_tombstones(rows) for part in self.parts))
+
+    def with_rows(self, rows: Sequence[NewRow], bundle: Bundle, *, block_rows: int) -> LearnedRows:
+        """Write rows into the last block, then into new blocks of `block_rows` when it is full."""
+        parts = list(self.parts)
+        while rows:
+            last = parts[-1] if parts else None
+            if not isinstance(last, LiveRows) or not last.room:
+                last = LiveRows.block(
+                    first=last.stop if last else self.first,
+                    capacity=block_rows,
+                    dimension=bundle.manifest.encoder.dimension,
+                    device=bundle.device,
+                )
+                parts.append(last)
+            parts[-1] = last.append(rows[: last.room])
+            rows = rows[last.room :]
+        return replace(self, parts=tuple(parts))
+
+
 def seal(
     plan: SegmentPlan, parts: Sequence[RowPart], segment: Segment | None, *, dimension: int
 ) -> RowPart:
@@ -549,14 +652,6 @@ def joined(votes: Sequence[Votes]) -> Votes:
         _joined([one.weights for one in votes], np.float32),
         _joined([one.hours for one in votes], np.int32),
     )
-
-
-def gather(
-    indptr: NDArray[np.int64], indices: Indices, places: Rows
-) -> tuple[Indices, NDArray[np.int64]]:
-    """Return the columns [n] of rows `places` [b] of a CSR matrix, and each row's count [b]."""
-    entries, counts = entries_of(indptr, places)
-    return np.asarray(indices[entries], np.int32), counts
 
 
 def _joined(pieces: Iterable[NDArray[_Scalar]], dtype: type[_Scalar]) -> NDArray[_Scalar]:

@@ -16,15 +16,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from service.core.index.found_rows import nearest, pad
+from service.core.index.key_parts import KeyShare
 from service.core.label_filter import LabelFilter
+from service.core.lexical.hybrid import Cosines
 from service.core.memory.decay import Decay
 from service.core.tenant import Tenant
 from service.core.types import Floats, Halves, RowKind, Rows
+
+if TYPE_CHECKING:
+    from service.core.memory.view import View
 
 _SPARE_DEVIATIONS = 3
 
@@ -122,6 +127,28 @@ class Shards(Protocol):
     def vectors(self, version: int, rows: Rows) -> Halves:
         """Return the keys [n, d] of `rows` [n]; raises `ShardsUnavailable`."""
         ...
+
+
+@dataclass(frozen=True)
+class ShardedKeys:
+    """Keys in the `shards` of a divided memory, whose front this process is."""
+
+    shards: Shards
+    share: ClassVar[KeyShare | None] = None
+    held: ClassVar[bool] = False
+
+    def search(self, view: View, wanted: KeySearch) -> FoundRows:
+        """Search all shards; raises `ShardsUnavailable`."""
+        return self.shards.search(wanted)
+
+    def cosines(self, view: View, wanted: KeySearch, found: FoundRows) -> Cosines:
+        """Return the cosines of the rows that were named, ascending."""
+        named = wanted.named
+        return lambda place, rows: found.cosines[place][np.searchsorted(named[place], rows)]
+
+    def vectors(self, view: View, rows: Rows) -> Halves:
+        """Return the keys [n, d] of `rows` [n]; raises `ShardsUnavailable`."""
+        return self.shards.vectors(view.version, rows)
 
 
 def places_per_shard(depth: int, shards: int) -> int:

@@ -13,22 +13,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
+from typing import ClassVar
 
 import numpy as np
 
 from service.core.bundle.bundle import Bundle
 from service.core.files.arrays import is_constant
 from service.core.index.compaction import SegmentPlan
+from service.core.index.found_rows import (
+    nearest,
+    nearest_sharing,
+    one_similarity_per_key,
+    pad,
+    places_per_key,
+)
 from service.core.index.hubs import without_hubs
+from service.core.index.key_parts import KeyShare, queue_for_part
 from service.core.items.fusion import FusedQueries, fused
 from service.core.items.item_memory import ItemMemory
-from service.core.lexical.hybrid import with_matches
+from service.core.lexical.hybrid import Cosines, cosines_by, with_matches
 from service.core.lexical.lexicon import NO_MATCH, Lexicon, Match, contained
-from service.core.memory.keys import HeldKeys, KeySource
 from service.core.memory.label_table import LabelTable
-from service.core.memory.learned_rows import LearnedRows
 from service.core.memory.part import (
     BaseRows,
+    LearnedRows,
     RowPart,
     Votes,
     WeightedVotes,
@@ -36,10 +44,33 @@ from service.core.memory.part import (
 )
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.rule_table import RuleTable
-from service.core.memory.shards import EVERYTHING, FoundRows, KeySearch, Scope
+from service.core.memory.shards import EVERYTHING, FoundRows, KeySearch, Scope, ShardedKeys
 from service.core.types import Bools, Doubles, Floats, Halves, Indices, RowKind, Rows
 
 _NO_ROWS: Rows = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class HeldKeys:
+    """Keys in this process: all, or those of a shard's `share`."""
+
+    share: KeyShare | None = None
+    held: ClassVar[bool] = True
+
+    def search(self, view: View, wanted: KeySearch) -> FoundRows:
+        """Search the bundle's rows and each part of the learned rows."""
+        return FoundRows(*_nearest(view, wanted))
+
+    def cosines(self, view: View, wanted: KeySearch, found: FoundRows) -> Cosines:
+        """Return the cosines of any rows with the queries."""
+        return cosines_by(view.vectors, wanted.queries)
+
+    def vectors(self, view: View, rows: Rows) -> Halves:
+        """Return the keys [n, d] of `rows` [n]."""
+        vectors = np.empty((len(rows), view.bundle.keys.shape[1]), np.float16)
+        for part, places in view.by_part(rows):
+            vectors[places] = part.vectors(rows[places])
+        return vectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +89,7 @@ class View:
     ownership: RowOwnership
     items: ItemMemory | None = None
     rules: RuleTable = field(default_factory=RuleTable)
-    keys: KeySource = field(default_factory=HeldKeys)
+    keys: HeldKeys | ShardedKeys = field(default_factory=HeldKeys)
     scope: Scope = EVERYTHING
 
     @property
@@ -79,7 +110,7 @@ class View:
     @property
     def next_row(self) -> int:
         """The number that the next learned row will get."""
-        return self.learned.stop
+        return self.parts[-1].stop if self.parts else self.base_rows
 
     @property
     def sealed_rows(self) -> int:
@@ -178,7 +209,7 @@ class View:
         similarities [B, b], descending, and row numbers [B, b]; row -1 fills missing places.
         """
         wanted = self.key_search(queries, depth=depth, kind=kind, exact=exact)
-        return self.keys.search(self, wanted)[0][:2]
+        return self.keys.search(self, wanted)[:2]
 
     def search(
         self,
@@ -202,10 +233,11 @@ class View:
         if words is not None or covered:
             matches = [self.matches(query, kind, words, covered=covered) for query in queries]
         wanted = self.key_search(vectors, depth=depth, kind=kind, exact=exact)
-        named = [match.rows for match in matches]
-        found, cosines = self.keys.search(self, replace(wanted, named=named))
+        wanted = replace(wanted, named=[match.rows for match in matches])
+        found = self.keys.search(self, wanted)
         similarities, rows = found.similarities, found.rows
         if matches:
+            cosines = self.keys.cosines(self, wanted, found)
             similarities, rows = with_matches(similarities, rows, matches=matches, cosines=cosines)
         if self.bundle.has_hubs:
             similarities, rows = without_hubs(similarities, rows, self.penalties(rows))
@@ -213,8 +245,8 @@ class View:
 
     def answer(self, wanted: KeySearch) -> FoundRows:
         """Answer a front from a shard's view, which must be in the scope that is searched."""
-        found, cosines_of = self.keys.search(self, wanted)
-        cosines = []
+        found = self.keys.search(self, wanted)
+        cosines, cosines_of = [], self.keys.cosines(self, wanted, found)
         for place, rows in enumerate(wanted.named):
             own = np.full(len(rows), np.nan, np.float32)
             held = self.are_alive(rows)
@@ -438,3 +470,29 @@ class View:
             places = np.flatnonzero((rows >= part.first) & (rows < part.stop))
             if len(places):
                 yield part, places
+
+
+def _nearest(view: View, wanted: KeySearch) -> tuple[Floats, Rows]:
+    """Return similarities [B, b] and rows of the nearest keys that this process holds."""
+    queries, depth, kind = wanted.queries, wanted.depth, wanted.kind
+    share, ef = places_per_key(depth), None if wanted.exact else view.bundle.manifest.index.ef
+    if wanted.count is not None:
+        ef = ef and queue_for_part(ef, wanted.count / depth)
+        depth = wanted.count
+    similarities, rows = view.base.search(queries, count=depth, ef=ef, kind=kind, share=share)
+    if view.parts:
+        # A part's row matters only if it beats the base's last row, -inf if that is missing.
+        above = similarities[:, -1]
+        results = [
+            part.search(queries, count=depth, ef=ef, kind=kind, share=share, above=above)
+            for part in view.parts
+        ]
+        similarities = np.hstack([similarities, *(found for found, _ in results)])
+        rows = np.hstack([rows, *(found for _, found in results)])
+    similarities = np.where(rows < 0, np.float32(-np.inf), similarities)
+    if not view.parts:
+        return pad(*nearest(similarities, rows, count=depth), count=depth)
+    found = one_similarity_per_key(
+        *nearest(similarities, rows, count=rows.shape[1]), share=share, vectors_of=view.vectors
+    )
+    return pad(*nearest_sharing(*found, count=depth, share=share), count=depth)

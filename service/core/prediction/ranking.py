@@ -316,7 +316,9 @@ class Ranker:
 
     def _values(self, view: View) -> Values:
         bundle = view.bundle
-        decay, last = view.scope.decay if view.base.has_hours else None, self._last
+        decay, last = view.scope.decay, self._last
+        if decay and not view.base.has_hours:
+            decay = None
         if last is None or last[0] is not bundle or last[1] != decay:
             weights = bundle.vote_weights
             if decay is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.core.bundle.bundle import Bundle
-from service.core.memory.part import WeightedVotes, gather
+from service.core.memory.part import WeightedVotes, entries_of
 from service.core.memory.view import View
 from service.core.prediction.ranking import places, retriever_distribution
 from service.core.prediction.reranking.text_overlap import TextComparison, TextOverlap, WordRarity
@@ -144,8 +144,8 @@ def trained_frequencies(bundle: Bundle) -> Indices:
     """
     counts = np.bincount(bundle.indices, minlength=bundle.labels)
     for rows in (bundle.clicks, bundle.aliases):
-        others, _ = gather(bundle.indptr, bundle.indices, rows)
-        counts -= np.bincount(others, minlength=bundle.labels)
+        entries, _ = entries_of(bundle.indptr, rows)
+        counts -= np.bincount(bundle.indices[entries], minlength=bundle.labels)
     frequencies = counts.astype(np.int32)
     frequencies[bundle.label_details.novel_columns()] = NOVEL
     return frequencies

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.memory.part import LiveRows, NewRow, gather
+from service.core.memory.part import LiveRows, NewRow, entries_of
 from service.core.types import RowKind
 from tests.support.vectors import unit_rows
 
@@ -22,9 +22,9 @@ def test_gathered_rows_are_the_rows(matrix: list[list[int]], data: st.DataObject
     places = data.draw(st.lists(st.integers(0, len(matrix) - 1))) if matrix else []
     indptr = np.cumsum([0, *(len(row) for row in matrix)])
     indices = np.array([column for row in matrix for column in row], np.int32)
-    columns, counts = gather(indptr, indices, np.array(places, np.int64))
+    entries, counts = entries_of(indptr, np.array(places, np.int64))
     assert counts.tolist() == [len(matrix[place]) for place in places]
-    assert columns.tolist() == [column for place in places for column in matrix[place]]
+    assert indices[entries].tolist() == [column for place in places for column in matrix[place]]
 
 
 def test_a_second_write_at_the_same_place_leaves_nothing_of_the_first() -> None:

@@ -132,7 +132,7 @@ def test_what_the_memory_has_learned_of_a_query(memory: KnowledgeMemory) -> None
 def test_a_replaced_row_stays_a_trained_one(trigram_bundle: Bundle, tmp_path: Path) -> None:
     """Words add more to posted rows, and hubs subtract nothing from them."""
     hubs = np.linspace(-0.5, 0.5, len(trigram_bundle.keys)).astype(np.float16)
-    bundle = replace(trigram_bundle, hubs=hubs)
+    bundle = replace(trigram_bundle, hubs=hubs, has_hubs=True)
     memory = KnowledgeMemory(bundle, MemoryLimits(live_rows=50, seal_rows=3, fan_out=2))
     [trained] = rows_with(memory.view, TWO)
     before = memory.view.lexicon.matches(TWO, share=0.3).own.tolist()

@@ -18,8 +18,7 @@ from service.core.errors import NotCompiled
 from service.core.files.arrays import constant
 from service.core.index.compaction import SegmentPlan
 from service.core.memory.label_table import LabelTable
-from service.core.memory.learned_rows import LearnedRows
-from service.core.memory.part import BaseRows, LiveRows, NewRow, RowPart, seal
+from service.core.memory.part import BaseRows, LearnedRows, LiveRows, NewRow, RowPart, seal
 from service.core.memory.row_ownership import RowOwnership
 from service.core.memory.view import View
 from service.core.prediction import ranking
