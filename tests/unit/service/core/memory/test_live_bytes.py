@@ -107,7 +107,7 @@ def put_click(number: int, **facts: Any) -> PutInstance:
 
 LEARNED: dict[str, Callable[[int], Change]] = {
     "labels": put_label,
-    "metadata": lambda n: put_label(n, metadata={f"field {k}": k + n for k in range(16)}),
+    "metadata": lambda n: put_label(n, metadata={f"field {k}": 1_000 * n + k for k in range(16)}),
     "aliases": lambda n: put_label(n, rows=5, aliases=tuple(f"a{n}-{k}" for k in range(4))),
     "queries": lambda n: put_label(n, rows=5, queries=tuple(f"q {n} {k}" for k in range(4))),
     "clicks": put_click,
@@ -119,7 +119,7 @@ LEARNED: dict[str, Callable[[int], Change]] = {
 def test_each_kind_of_change_takes_at_most_what_is_counted(
     trigram_bundle: Bundle, kind: str
 ) -> None:
-    """The count has room for what `tracemalloc` does not see, such as gaps in the heap."""
+    """The count has room for what `tracemalloc` does not see: maps in Rust, gaps in the heap."""
     memory = KnowledgeMemory(trigram_bundle, MemoryLimits(seal_rows=16_384))
     memory.apply([LEARNED[kind](1)])
     counted = memory.view.live_bytes
@@ -129,4 +129,4 @@ def test_each_kind_of_change_takes_at_most_what_is_counted(
     gc.collect()
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert grown <= memory.view.live_bytes - counted <= 2.5 * grown
+    assert grown <= memory.view.live_bytes - counted <= 3 * grown
