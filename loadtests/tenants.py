@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from http import HTTPStatus
 from itertools import islice
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -23,7 +24,15 @@ import orjson
 
 from loadtests.attackers import repeat
 from loadtests.attacks import Disturbance
-from loadtests.connection import Connection, post, post_bytes, predict, require, with_key
+from loadtests.connection import (
+    Connection,
+    RequestFailed,
+    post,
+    post_bytes,
+    predict,
+    require,
+    with_key,
+)
 from loadtests.harness import option
 from loadtests.report import Row
 from service.core.tenant import Tenant
@@ -169,7 +178,9 @@ ATTACKS: Mapping[str, Requests] = {
 def _attack(name: str, key: str, port: int, begun: Event, ended: Event) -> None:
     with Connection(port) as connection:
         requests = [with_key(one, key) for one in ATTACKS[name](_asking(connection, key))]
-        require(connection.ask(requests[0]))  # an attack that is refused would show nothing
+        status, answer = connection.ask(requests[0])
+        if status != HTTPStatus.OK:  # an attack that is refused would show nothing
+            raise RequestFailed(f"the attack {name} is refused: {answer[:300]!r}")
     begun.set()
     repeat(port, ended, requests, clients=min(CLIENTS, len(requests)))
 
