@@ -156,7 +156,12 @@ def put_label(label_id: str, text: str, queries: Sequence[str] = ()) -> bytes:
 
 
 def require(answer: tuple[int, bytes], *, status: int = 200) -> Any:
-    """Return the JSON of an answer; raises `RequestFailed` if its status is not `status`."""
+    """Return the JSON of an answer; raises as `body_of`."""
+    return orjson.loads(body_of(answer, status=status))
+
+
+def body_of(answer: tuple[int, bytes], *, status: int = 200) -> bytes:
+    """Return the body of an answer; raises `RequestFailed` if its status is not `status`."""
     if answer[0] != status:
         raise RequestFailed(f"status {answer[0]}, expected {status}: {answer[1][:300]!r}")
-    return orjson.loads(answer[1])
+    return answer[1]

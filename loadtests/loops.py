@@ -48,7 +48,7 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is sent; nothing after `until` seconds, if given.
+    """The requests to send, none of them after `until` seconds, if given.
 
     With `until` and all starts at 0 this is a closed loop: each connection sends its next request
     as soon as it is answered. Requests that are due while all `connections` are busy wait, and

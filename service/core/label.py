@@ -77,13 +77,22 @@ def fact(default: Any, description: str, **declared: Any) -> Any:
     return field(**default, metadata={"description": description, **declared})
 
 
+_DATE: Mapping[str, Any] = {
+    "changed": "As in POST /labels; null removes it.",
+    "answer": str,
+    "sparse": True,
+    "stored": times.stored,
+    "shown": times.shown,
+}
+
+
 def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(texts))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelFacts:
-    """What a label has beyond its id and text.
+    """The fields of a label beyond its id and text.
 
     `aliases` are further texts of the label. None of them equals its text or another alias. The
     label is relevant for its `queries`. From `starts_at` until before `expires_at`, microseconds,
@@ -146,26 +155,18 @@ class LabelFacts:
     starts_at: int | None = fact(
         None,
         times.STARTS.format("label is in no answer"),
-        changed="As in POST /labels; null removes it.",
         answered="When it begins to be in answers, if it has a date.",
         kind=times.Start,
-        answer=str,
-        sparse=True,
         read=times.start_of,
-        stored=times.stored,
-        shown=times.shown,
+        **_DATE,
     )
     expires_at: int | None = fact(
         None,
         times.EXPIRES.format("label is in no answer"),
-        changed="As in POST /labels; null removes it.",
         answered="From when on it is in no answer, if it expires.",
         kind=times.End,
-        answer=str,
-        sparse=True,
         read=times.end_of,
-        stored=times.stored,
-        shown=times.shown,
+        **_DATE,
     )
     boost: float = fact(
         1.0,

@@ -109,9 +109,8 @@ class ItemMemory:
     vector is both its key and the value that is projected, because it has no learned residual.
 
     A query attends to `attended` items. `plans` say which posted items belong in one index.
-    `base_dead` marks the bundle's items that were deleted or
-    replaced. `live_bytes` estimates the main memory of posted items. A deleted item's vector stays
-    until a snapshot.
+    `base_dead` marks the bundle's items that were deleted or replaced. `live_bytes` estimates the
+    main memory of posted items. A deleted item's vector stays until a snapshot.
     """
 
     base: BaseItems

@@ -10,7 +10,7 @@ Shapes: B queries, b keys per query, n votes, N instances, L labels, d dimension
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import ClassVar
@@ -232,8 +232,8 @@ class View:
         matches: list[Match] = []
         if words is not None or covered:
             matches = [self.matches(query, kind, words, covered=covered) for query in queries]
-        wanted = self.key_search(vectors, depth=depth, kind=kind, exact=exact)
-        wanted = replace(wanted, named=[match.rows for match in matches])
+        named = [match.rows for match in matches]
+        wanted = self.key_search(vectors, depth=depth, kind=kind, exact=exact, named=named)
         found = self.keys.search(self, wanted)
         similarities, rows = found.similarities, found.rows
         if matches:
@@ -255,9 +255,18 @@ class View:
         return FoundRows(found.similarities, found.rows, cosines)
 
     def key_search(
-        self, queries: Floats, *, depth: int, kind: RowKind | None = None, exact: bool = False
+        self,
+        queries: Floats,
+        *,
+        depth: int,
+        kind: RowKind | None = None,
+        exact: bool = False,
+        named: Sequence[Rows] = (),
     ) -> KeySearch:
-        """Return the search that `retrieve` makes; the arguments are the same."""
+        """Return a search in this version for all that holds keys.
+
+        The arguments are those of `retrieve`, and the rows `named` of each query.
+        """
         return KeySearch(
             version=self.version,
             next_row=self.next_row,
@@ -266,6 +275,7 @@ class View:
             depth=depth,
             kind=kind,
             exact=exact,
+            named=named,
         )
 
     def penalties(self, rows: Rows) -> Halves:

@@ -76,10 +76,10 @@ def _of_own_row(view: View, searched: str, ranking: Ranking) -> Doubles:
     rows = ranking.rows[:_NEAREST]
     rows = rows[view.is_instance(rows)]
     own = [identity(view.text(row)) == searched for row in rows.tolist()]
-    if not any(own):
-        return np.zeros(len(ranking.columns))
-    columns, _, weights = view.weighted_votes(rows[own])
-    voted = set(columns[weights > 0.0].tolist())
+    voted = set[int]()
+    if any(own):
+        columns, _, weights = view.weighted_votes(rows[own])
+        voted.update(columns[weights > 0.0].tolist())
     if not voted:
         return np.zeros(len(ranking.columns))
     return np.array([1.0 if column in voted else -1.0 for column in ranking.columns])

@@ -26,7 +26,7 @@ Only = Callable[[View, LabelFilter], View]  # returns a view of the labels alone
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Steering:
-    """What rules do to the answer of one query: the `view` from which it is answered, and pins.
+    """The effect of rules on one query: the `view` from which it is answered, and pinned labels.
 
     `pins` are the columns of pinned labels by position, from 0.
     """
